@@ -79,13 +79,13 @@ pub use replica::{Gradient, MicroBatchGroup, Replica, is_at_fault, micro_batch};
 pub use schedule::{Decay, LrScaling, LrSchedule, Span};
 pub use settling::{Findings, Normaliser, Settling, UpdateScalars, Verdict};
 pub use sharded_update::Sharded;
-pub use sharding::{Moments, Sharding, word_cuts};
+pub use sharding::{Moments, Piece, Sharding, word_cuts};
 pub use shared_memory::{
     PARTS, SharedAreas, SharedParts, journal_word, shared_shape, shared_shape_in_blocks, stats_area,
 };
 pub use shared_update::{Sharer, Sum, UpdateRule};
 pub use sharing::{Sharing, UpdateShare};
-pub use state::{State, StateDigest, StateShape};
+pub use state::{ModelDigest, State, StateDigest, StateShape};
 pub use update_facts::UpdateFacts;
 pub use update_info::UpdateInfo;
 pub use whole_update::WholeUpdate;

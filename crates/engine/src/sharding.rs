@@ -9,12 +9,62 @@ use crate::error::EngineError;
 use crate::flat::Flat;
 use crate::layout::Section;
 use crate::sharing::UpdateShare;
+use crate::state::StateShape;
 use crate::update_info::UpdateInfo;
-use dtrain_types::{Holding, Step};
+use dtrain_types::{Holders, Holding, Rank, Step, Transfer, shard_elements};
 use std::ops::Range;
 
 /// The sections that only holders have.
 pub(crate) const HELD: [Section; 2] = [Section::First, Section::Second];
+
+/// Elements of a section that travel from one replica to others.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Piece {
+    /// Which section.
+    pub section: Section,
+    /// Its elements.
+    pub elements: Range<usize>,
+    /// Who gives them.
+    pub source: Rank,
+    /// Who needs them; not empty.
+    pub targets: Vec<Rank>,
+}
+
+impl Piece {
+    /// All that travels so that replicas of a state of this shape, which hold these shards, hold what they are to hold, in the order in which it
+    /// does; none where nobody has one of the shards ([`Holders::transfers`]).
+    ///
+    /// *Order*: a pure function of its arguments.
+    #[must_use]
+    pub fn all(state: StateShape, held: &[Holding], holders: &Holders) -> Option<Vec<Self>> {
+        let transfers = holders.transfers(held)?;
+        let lengths = state.lengths();
+        let with = |none: bool| (0..).map(Rank).zip(held).filter(move |(_, it)| it.is_none() == none);
+        // Statistics are on every replica that holds anything.
+        let mut pieces = vec![Self {
+            section: Section::Stats,
+            elements: 0..lengths[Section::Stats as usize],
+            source: with(false).next()?.0,
+            targets: with(true).map(|(rank, _)| rank).collect(),
+        }];
+        for Transfer { shards, source, parameters, moments } in transfers {
+            let piece = |(section, targets): (Section, &Vec<Rank>)| {
+                let elements = shard_elements(&shards, lengths[section as usize]);
+                Self { section, elements, source, targets: targets.clone() }
+            };
+            let common = [Section::Parameters, Section::Average].map(|section| (section, &parameters));
+            pieces.extend(common.into_iter().chain(HELD.map(|section| (section, &moments))).map(piece));
+        }
+        pieces.retain(|piece| !piece.elements.is_empty() && !piece.targets.is_empty());
+        Some(pieces)
+    }
+
+    /// Whether it is of what holders alone have.
+    #[must_use]
+    pub fn is_of_moments(&self) -> bool {
+        HELD.contains(&self.section)
+    }
+}
 
 /// Where the words begin of what each of so many replicas sees of a gradient of so many parameters, and where those of the last one end.
 ///

@@ -107,11 +107,19 @@ impl State {
     /// order: the digest for people.
     #[must_use]
     pub fn digest(&self) -> [u8; 32] {
-        let mut hasher = blake3::Hasher::new();
-        hash(&mut hasher, self.section(Section::Parameters));
-        hash(&mut hasher, self.section(Section::Stats));
-        hash(&mut hasher, self.section(Section::Average));
-        *hasher.finalize().as_bytes()
+        let mut digest = ModelDigest::default();
+        Section::ALL.into_iter().for_each(|section| digest.add(section, self.section(section)));
+        digest.finish()
+    }
+
+    /// Digest of what every rank has of the state where ranks hold shards: all but the moments.
+    #[must_use]
+    pub fn common_digest(&self) -> [u8; 32] {
+        let mut digest = StateDigest::of(self.applied);
+        for section in [Section::Parameters, Section::Stats, Section::Average] {
+            digest.add(section, self.section(section));
+        }
+        digest.finish()
     }
 
     /// blake3 of all of the state: the update count, then the length and content of every section; of the moving average only if one
@@ -121,6 +129,25 @@ impl State {
         let mut digest = StateDigest::of(self.applied);
         Section::ALL.into_iter().for_each(|section| digest.add(section, self.section(section)));
         digest.finish()
+    }
+}
+
+/// The digest for people of a state whose sections come one after the other: [`State::digest`].
+#[derive(Clone, Debug, Default)]
+pub struct ModelDigest(blake3::Hasher);
+
+impl ModelDigest {
+    /// Adds a whole section: all are added, in the order of [`Section::ALL`].
+    pub fn add(&mut self, section: Section, values: &[f32]) {
+        if matches!(section, Section::Parameters | Section::Stats | Section::Average) {
+            hash(&mut self.0, values);
+        }
+    }
+
+    /// The digest.
+    #[must_use]
+    pub fn finish(self) -> [u8; 32] {
+        *self.0.finalize().as_bytes()
     }
 }
 

@@ -26,7 +26,8 @@ use dtrain_collective::{Assignment, Backend, Op, Sequence};
 use dtrain_data::{Loader, LoaderPlan};
 use dtrain_engine::device::LossSums;
 use dtrain_engine::{
-    BatchFigures, EngineError, EvaluationCounts, Replica, Section, StateDigest, StepOutcome, UpdateInfo,
+    BatchFigures, EngineError, EvaluationCounts, ModelDigest, Replica, Section, StateDigest, StepOutcome,
+    UpdateInfo,
 };
 use dtrain_protocol::{
     Activity, Agenda, Bootstrap, CheckpointId, Digest, Failure, Finished, Left, Pending, ResumePoint,
@@ -222,7 +223,7 @@ impl Compute {
         self.profiler.write();
         let replica = self.parts.replica.as_mut();
         let device_peak = replica.keeping().map(|keeper| keeper.peak_memory());
-        let (digest, state_digest) = digests(plane, replica)?;
+        let (digest, state_digest) = digests(plane, replica, |_, _| {})?;
         let finished = Finished { device_peak, step: replica.applied(), digest, state_digest };
         self.news.tell(News::Finished(self.generation, finished));
         Ok(())
@@ -475,7 +476,10 @@ impl Work<'_> {
     fn verify(&mut self, step: Step) -> Result<(), Broke> {
         let Compute { parts, profiler, news, generation, .. } = &mut *self.compute;
         profiler.skip();
-        let (_, digest) = digests(&mut self.plane, parts.replica.as_mut())?;
+        let replica = parts.replica.as_mut();
+        let mut digest = StateDigest::of(replica.applied());
+        for_each_section(&mut self.plane, replica, |section, values| digest.add(section, values))?;
+        let digest = Digest(digest.finish());
         news.tell(News::Verified(*generation, step, digest));
         profiler.lap(Doing::Verify);
         Ok(())
@@ -488,30 +492,23 @@ impl Work<'_> {
         let Compute { parts, profiler, agenda, saver, .. } = &mut *self.compute;
         let replica = parts.replica.as_mut();
         let place = writers.iter().position(|writer| *writer == rank);
-        let slice =
-            place.map(|place| Slice { rank, place: Rank(place as u32), of: WorldSize(writers.len() as u32) });
-        let mut share = slice.map(|slice| saver.begin(id, slice));
-        if self.plane.shards.is_some() {
-            // Whoever writes nothing still gives what it holds.
-            let mut digest = StateDigest::of(replica.applied());
-            let gathered = sharded_state::for_each_section(&mut self.plane, replica, |section, values| {
-                digest.add(section, values);
-                share.iter_mut().for_each(|share| share.add(section, values));
-            });
-            if gathered.is_err() {
-                share.take().into_iter().for_each(|share| saver.give_up(share));
+        let mut draft = place.map(|place| {
+            let slice = Slice { rank, place: Rank(place as u32), of: WorldSize(writers.len() as u32) };
+            saver.begin(id, slice)
+        });
+        // Where ranks hold shards, whoever writes nothing still gives what it holds.
+        if draft.is_some() || self.plane.shards.is_some() {
+            let add = |section, values: &[f32]| draft.iter_mut().for_each(|draft| draft.add(section, values));
+            match (digests(&mut self.plane, replica, add), draft) {
+                (Ok(digests), Some(draft)) => {
+                    agenda.handle_checkpoint(id);
+                    saver.save(draft, digests);
+                }
+                (result, draft) => {
+                    draft.into_iter().for_each(|draft| saver.give_up(draft));
+                    result?;
+                }
             }
-            gathered?;
-            let digests = (sharded_state::digest(replica)?, Digest(digest.finish()));
-            if let Some(share) = share {
-                agenda.handle_checkpoint(id);
-                saver.save(share, digests);
-            }
-        } else if let Some(mut share) = share {
-            let state = replica.bring_state().map_err(engine)?;
-            Section::ALL.into_iter().for_each(|section| share.add(section, state.section(section)));
-            agenda.handle_checkpoint(id);
-            saver.save(share, (Digest(state.digest()), Digest(state.state_digest())));
         }
         profiler.lap(Doing::Checkpoint);
         Ok(())
@@ -560,13 +557,33 @@ fn settle(replica: &mut dyn Replica) -> Result<UpdateInfo, EngineError> {
     }
 }
 
-/// The digests of the state, for people and of all of it. All ranks call it alike.
-fn digests(plane: &mut DataPlane, replica: &mut dyn Replica) -> Result<(Digest, Digest), Broke> {
+/// Every section of the state, one after the other, whole. All ranks call it alike.
+fn for_each_section(
+    plane: &mut DataPlane,
+    replica: &mut dyn Replica,
+    mut each: impl FnMut(Section, &[f32]),
+) -> Result<(), Broke> {
     if plane.shards.is_some() {
-        return Ok((sharded_state::digest(replica)?, sharded_state::state_digest(plane, replica)?));
+        return sharded_state::for_each_section(plane, replica, each);
     }
     let state = replica.bring_state().map_err(engine)?;
-    Ok((Digest(state.digest()), Digest(state.state_digest())))
+    Section::ALL.into_iter().for_each(|section| each(section, state.section(section)));
+    Ok(())
+}
+
+/// The digests of the state, for people and of all of it; `each` sees every section. All ranks call it alike.
+fn digests(
+    plane: &mut DataPlane,
+    replica: &mut dyn Replica,
+    mut each: impl FnMut(Section, &[f32]),
+) -> Result<(Digest, Digest), Broke> {
+    let (mut model, mut all) = (ModelDigest::default(), StateDigest::of(replica.applied()));
+    for_each_section(plane, replica, |section, values| {
+        model.add(section, values);
+        all.add(section, values);
+        each(section, values);
+    })?;
+    Ok((Digest(model.finish()), Digest(all.finish())))
 }
 
 /// What is told of a step, with what its update came to.

@@ -5,10 +5,10 @@
 
 use crate::broke::{Broke, engine, off};
 use crate::data_plane::DataPlane;
-use dtrain_collective::{Backend, Op, Sequence};
-use dtrain_engine::{EngineError, Replica, Section, Sharding, StateDigest, UpdateInfo, UpdateShare};
-use dtrain_protocol::{Digest, Failure};
-use dtrain_types::{Holders, Holding, NodeId, Rank, Step, Trailer, shard_elements};
+use dtrain_collective::Op;
+use dtrain_engine::{EngineError, Piece, Replica, Section, Sharding, UpdateInfo, UpdateShare};
+use dtrain_protocol::Failure;
+use dtrain_types::{Holders, Holding, NodeId, Rank, Step, Trailer};
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
@@ -41,45 +41,27 @@ pub fn share_out(
 ) -> Result<(), Broke> {
     let rank = plane.membership.rank;
     let holders = &plane.shards.as_ref().expect(SHARDED).holders;
-    let Some(transfers) = holders.transfers(held) else {
+    let Some(pieces) = Piece::all(replica.about().state, held, holders) else {
         let words = format!("the ranks that are there do not hold the state of step {step}");
         return Err(Failure::Setup(words).into());
     };
-    let lengths = replica.about().state.lengths();
-    let there = |section: Section| lengths[section as usize] > 0;
     let mut moments = sharding(replica).prepare(&holders.holding(rank));
-    let mut carrier = Carrier { backend: plane.backend.as_mut(), sequence: &mut plane.sequence, rank };
-    // Statistics are on every rank that holds anything.
-    if there(Section::Stats) {
-        let all = 0..lengths[Section::Stats as usize];
-        let ranks =
-            |none: bool| (0..).map(Rank).zip(held).filter(move |(_, holding)| holding.is_none() == none);
-        let (source, _) = ranks(false).next().expect("they hold all of the state");
-        let without: Vec<Rank> = ranks(true).map(|(rank, _)| rank).collect();
-        if let Some(came) =
-            carrier.carry(source, &without, sharding(replica).part(Section::Stats, all.clone()))?
-        {
-            sharding(replica).part_mut(Section::Stats, all).copy_from_slice(came);
+    for piece in pieces {
+        let Piece { section, elements, source, targets } = &piece;
+        let len = elements.len();
+        if *source == rank {
+            let own = sharding(replica).part(*section, elements.clone());
+            plane.backend.arena().lease(0)[..len].copy_from_slice(own);
         }
-    }
-    for transfer in transfers {
-        let elements = shard_elements(&transfer.shards, lengths[Section::Parameters as usize]);
-        if elements.is_empty() {
-            continue;
-        }
-        for section in [Section::Parameters, Section::Average].into_iter().filter(|it| there(*it)) {
-            let own = sharding(replica).part(section, elements.clone());
-            if let Some(came) = carrier.carry(transfer.source, &transfer.parameters, own)? {
-                sharding(replica).part_mut(section, elements.clone()).copy_from_slice(came);
-            }
-        }
-        for section in [Section::First, Section::Second].into_iter().filter(|it| there(*it)) {
-            let gives = transfer.source == rank;
-            let own = if gives { sharding(replica).part(section, elements.clone()) } else { &[] };
-            let what = (own, elements.len());
-            if let Some(came) = carrier.carry_len(transfer.source, &transfer.moments, what)? {
-                moments.part_mut(section, elements.clone()).copy_from_slice(came);
-            }
+        plane.sequence.0 += 1;
+        plane.backend.start(plane.sequence, &Op::Copy { sources: &[*source], targets, len }).map_err(off)?;
+        plane.backend.finish(plane.sequence).map_err(off)?;
+        if targets.contains(&rank) {
+            let to = match piece.is_of_moments() {
+                true => moments.part_mut(*section, elements.clone()),
+                false => sharding(replica).part_mut(*section, elements.clone()),
+            };
+            to.copy_from_slice(&plane.backend.arena().lease(0)[..len]);
         }
     }
     sharding(replica).adopt(moments, step);
@@ -105,42 +87,6 @@ pub fn readers(plane: &DataPlane) -> Vec<Holding> {
     let place = |rank: Rank| writers.iter().position(|writer| *writer == rank);
     let holding = |rank| place(rank).map_or_else(Holding::default, |place| among.holding(Rank(place as u32)));
     ranks.map(holding).collect()
-}
-
-/// What carries a part of a state from one rank to others.
-struct Carrier<'a> {
-    backend: &'a mut dyn Backend,
-    sequence: &'a mut Sequence,
-    rank: Rank,
-}
-
-impl Carrier<'_> {
-    /// Carries what the source has in the place of `own`; tells those who need it what came. All ranks call it alike.
-    ///
-    /// *Errors*: as [`Backend::finish`].
-    fn carry(&mut self, source: Rank, targets: &[Rank], own: &[f32]) -> Result<Option<&[f32]>, Broke> {
-        self.carry_len(source, targets, (own, own.len()))
-    }
-
-    /// The same of so many elements, of which the others have none.
-    fn carry_len(
-        &mut self,
-        source: Rank,
-        targets: &[Rank],
-        (own, len): (&[f32], usize),
-    ) -> Result<Option<&[f32]>, Broke> {
-        if targets.is_empty() {
-            return Ok(None);
-        }
-        if source == self.rank {
-            self.backend.arena().lease(0)[..len].copy_from_slice(own);
-        }
-        self.sequence.0 += 1;
-        let op = Op::Copy { sources: &[source], targets, len };
-        self.backend.start(*self.sequence, &op).map_err(off)?;
-        self.backend.finish(*self.sequence).map_err(off)?;
-        Ok(targets.contains(&self.rank).then(|| &self.backend.arena().lease(0)[..len]))
-    }
 }
 
 /// Keeps what this rank needs of the sum, and looks at its share. Nothing is changed yet.
@@ -257,30 +203,6 @@ pub fn for_each_section(
         each(section, whole);
     }
     Ok(())
-}
-
-/// The digest of all of the state.
-///
-/// *Blocks* and *errors*: as [`for_each_section`].
-pub fn state_digest(plane: &mut DataPlane, replica: &mut dyn Replica) -> Result<Digest, Broke> {
-    let mut digest = StateDigest::of(replica.applied());
-    for_each_section(plane, replica, |section, values| digest.add(section, values))?;
-    Ok(Digest(digest.finish()))
-}
-
-/// The digest for people, of what every rank has.
-pub fn digest(replica: &mut dyn Replica) -> Result<Digest, Broke> {
-    Ok(Digest(replica.bring_state().map_err(engine)?.digest()))
-}
-
-/// The digest of what every rank has of the state.
-pub fn common_digest(replica: &mut dyn Replica) -> Digest {
-    let lengths = replica.about().state.lengths();
-    let mut digest = StateDigest::of(replica.applied());
-    for section in [Section::Parameters, Section::Stats, Section::Average] {
-        digest.add(section, sharding(replica).part(section, 0..lengths[section as usize]));
-    }
-    Digest(digest.finish())
 }
 
 fn sharding(replica: &mut dyn Replica) -> &mut dyn Sharding {

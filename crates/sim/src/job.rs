@@ -8,7 +8,7 @@ use dtrain_engine::models::{MlpOptions, mlp};
 use dtrain_engine::stage::Shape;
 use dtrain_engine::{
     BatchFigures, BatchView, EvaluationCounts, Inputs, Loss, LrSchedule as Rates, Model, ModelReplica,
-    Optimizer, Replica, Rule, Section, State, StateDigest, StateShape, Targets, UpdateRule, micro_batch,
+    Optimizer, Replica, Rule, Section, State, StateShape, Targets, UpdateRule, micro_batch,
 };
 use dtrain_protocol::{CheckpointEvery, Digest, Schedule, StopFlag};
 use dtrain_types::{
@@ -226,16 +226,6 @@ pub fn no_counts() -> EvaluationCounts {
     EvaluationCounts::new(CLASSES)
 }
 
-/// The digest of what every rank has of a state.
-#[must_use]
-pub fn common_digest(state: &State) -> Digest {
-    let mut digest = StateDigest::of(state.applied);
-    for section in [Section::Parameters, Section::Stats, Section::Average] {
-        digest.add(section, state.section(section));
-    }
-    Digest(digest.finish())
-}
-
 /// All floats of a state, one section after the other.
 #[must_use]
 pub fn flat(state: &State) -> Vec<f32> {
@@ -357,7 +347,7 @@ fn expected(state: &State, gradient: Vec<f32>, trailer: Trailer) -> Expected {
     Expected {
         state: state.clone(),
         state_digest: Digest(state.state_digest()),
-        common_digest: common_digest(state),
+        common_digest: Digest(state.common_digest()),
         digest: Digest(state.digest()),
         gradient,
         trailer,

@@ -74,7 +74,8 @@ impl Compute {
             }
         }
         self.has_state = true;
-        let (applied, state_digest) = (replica.applied(), sharded_state::common_digest(replica));
+        let state = replica.bring_state().map_err(engine)?;
+        let (applied, state_digest) = (state.applied, Digest(state.common_digest()));
         let holding = replica.sharding().expect("it holds shards").holding().clone();
         self.news.tell(News::Loaded(Loaded { generation, applied, holding, state_digest }));
         Ok(())

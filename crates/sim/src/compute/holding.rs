@@ -1,9 +1,8 @@
 //! What a rank holds of a state in shards, and what it keeps while that travels. What is done with it is in `shards.rs`.
 
-use dtrain_engine::{Moments, Section, Sharded, State};
+use dtrain_engine::{Moments, Piece, Section, Sharded, State};
 use dtrain_protocol::Task;
-use dtrain_types::{Holding, Rank, Step};
-use std::ops::Range;
+use dtrain_types::{Holding, Step};
 
 /// What a rank holds.
 #[derive(Debug)]
@@ -23,15 +22,6 @@ pub(super) struct Sharing {
     /// What comes is put here first (S12).
     pub state: State,
     pub moments: Moments,
-}
-
-/// Elements of a section that travel at once.
-#[derive(Debug)]
-pub(super) struct Piece {
-    pub section: Section,
-    pub elements: Range<usize>,
-    pub source: Rank,
-    pub targets: Vec<Rank>,
 }
 
 /// A state that is gathered for a task that looks at all of it.

@@ -4,15 +4,14 @@
 
 use super::Compute;
 use super::doing::{Doing, StateFrom};
-use super::holding::{Gathering, Piece, Shards, Sharing};
+use super::holding::{Gathering, Shards, Sharing};
 use super::tools::Tools;
 use super::words::{Ask, News, Work};
-use crate::job::{Engine, common_digest};
 use crate::sabotage::Sabotage;
 use dtrain_collective::{Arena, Op};
-use dtrain_engine::{Section, Sharded, State, UpdateShare, word_cuts};
-use dtrain_protocol::{Failure, Loaded, StepRecord, Task};
-use dtrain_types::{Holders, Holding, NodeId, Rank, Step, Transfer, shard_elements};
+use dtrain_engine::{Piece, Section, Sharded, State, UpdateShare, word_cuts};
+use dtrain_protocol::{Digest, Failure, Loaded, StepRecord, Task};
+use dtrain_types::{Holders, Holding, NodeId, Rank, Step};
 
 impl Compute {
     /// What it holds, where ranks hold shards.
@@ -51,14 +50,13 @@ impl Compute {
             let text = format!("the sum of step {step} was not kept");
             return tools.tell(News::Failed(generation, Failure::Setup(text)));
         }
-        let Some(transfers) = holders.transfers(held) else {
+        let Some(mut pieces) = Piece::all(tools.engine.state_shape(), held, &holders) else {
             let text = format!("the ranks that are there do not hold the state of step {step}");
             return tools.tell(News::Failed(generation, Failure::Setup(text)));
         };
         let Some(shards) = &self.shards else { return };
         let moments = shards.sharded.prepare(&tools.engine.update_rule(), &holders.holding(rank));
         let state = self.state.clone().unwrap_or_else(|| tools.engine.blank());
-        let mut pieces = pieces(tools.engine, held, transfers);
         if self.sabotage == Some(Sabotage::KeptParameters) {
             let news = |rank: &Rank| held[rank.index()].is_none();
             for piece in pieces.iter_mut().filter(|piece| piece.section == Section::Parameters) {
@@ -145,7 +143,7 @@ impl Compute {
             return;
         };
         let (generation, step, holding) = (plane.generation, state.applied, shards.holding().clone());
-        let state_digest = common_digest(state);
+        let state_digest = Digest(state.common_digest());
         tools.asks.push(Ask::Swapped { generation, step, state_digest, copied });
         self.tell_held(tools);
         tools.tell(News::Loaded(Loaded { generation, applied: step, holding, state_digest }));
@@ -274,7 +272,7 @@ impl Compute {
         shards.sharded.commit(&rule, state, step);
         let info = shards.sharded.settle(&rule).expect("it is finite");
         let gradient = std::mem::take(&mut self.computed.as_mut().expect("a step is in hand").sum);
-        let (generation, state_digest) = (plane.generation, common_digest(state));
+        let (generation, state_digest) = (plane.generation, Digest(state.common_digest()));
         tools.asks.push(Ask::Updated { generation, step, gradient, state_digest });
         let (lr, gradient_norm) = (info.lr, info.gradient_norm);
         self.committed(tools, StepRecord { lr, gradient_norm, ..record });
@@ -323,34 +321,6 @@ impl Compute {
             None => self.look_at(tools, gathering.then, &gathering.whole),
         }
     }
-}
-
-/// Everything that travels, in the order in which it does.
-fn pieces(engine: &Engine, held: &[Holding], transfers: Vec<Transfer>) -> Vec<Piece> {
-    let lengths = engine.state_shape().lengths();
-    let there = |section: &Section| lengths[*section as usize] > 0;
-    let parameters = lengths[Section::Parameters as usize];
-    let with = |none: bool| (0..).map(Rank).zip(held).filter(move |(_, holding)| holding.is_none() == none);
-    let statistics = Piece {
-        section: Section::Stats,
-        elements: 0..lengths[Section::Stats as usize],
-        source: with(false).next().expect("they hold all of the state").0,
-        targets: with(true).map(|(rank, _)| rank).collect(),
-    };
-    let mut pieces = vec![statistics];
-    for Transfer { shards, source, parameters: all, moments } in transfers {
-        let elements = shard_elements(&shards, parameters);
-        let piece = |section, targets: &Vec<Rank>| {
-            let (elements, targets) = (elements.clone(), targets.clone());
-            Piece { section, elements, source, targets }
-        };
-        let common = [Section::Parameters, Section::Average].into_iter().filter(there);
-        pieces.extend(common.map(|section| piece(section, &all)));
-        let own = [Section::First, Section::Second].into_iter().filter(there);
-        pieces.extend(own.map(|section| piece(section, &moments)));
-    }
-    pieces.retain(|piece| !piece.elements.is_empty() && !piece.targets.is_empty());
-    pieces
 }
 
 /// A state in whose moments nobody may look: they are no numbers.
