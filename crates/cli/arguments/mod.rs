@@ -4,24 +4,31 @@
 
 mod bench;
 mod doctor;
+mod drill;
+mod node;
 mod output;
 mod run;
 mod simulate;
 mod status;
+mod train;
 mod trained;
 
-use crate::mesh_address::PortRange;
 pub use bench::{Bench, BenchCollectives, BenchGpuPlan, BenchRank, BenchScaling, BenchStep, Ceilings};
 use clap::{Args, CommandFactory, Parser, Subcommand, error::ErrorKind};
 use doctor::DOCTOR_EXAMPLES;
 pub use doctor::{Doctor, DoctorProbe, GpuProbe, RoomProbe};
+use drill::DRILL_EXAMPLES;
+pub use drill::{Drill, DrillKind};
+use node::NODE_EXAMPLES;
+pub use node::{Drain, Node, Ready};
 pub use output::Output;
 pub use run::{Processes, RunLauncher, RunProgram, RunRank};
 use simulate::SIMULATE_EXAMPLES;
 pub use simulate::{SeedRange, Simulate, SimulatedPlane};
 pub use status::{Runs, Status, Track};
-use std::num::NonZeroU32;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
+use train::TRAIN_EXAMPLES;
+pub use train::{Settings, Train};
 pub use trained::{Eval, Export, ExportTo, Predict, Work};
 
 /// Version and revision, as `--version` shows them.
@@ -34,44 +41,6 @@ Examples:
   dtrain train -c mnist.yaml ranks=4          your data, on four ranks
   dtrain train -c mnist.yaml --resume         go on where the newest run stopped
   dtrain plan -c mnist.yaml                   what would be trained, and how much memory it takes";
-
-const TRAIN_EXAMPLES: &str = "\
-Examples:
-  dtrain train                                          the digits inside this program, on all cores
-  dtrain train model=mlp model.hidden=[256,128]         another model
-  dtrain train data.kind=csv data.path=table.csv        your own table; the last column is the label
-  dtrain train --print-config > run.yaml                every key with its meaning, to edit
-  dtrain train -c run.yaml name=first optimizer.lr=1e-3 a file, and two settings over it
-  dtrain train --resume runs/first ranks=4              go on with other ranks: the same bits
-  dtrain train --resume runs/first --fork optimizer.lr=1e-4   a new run from that state
-
-Exit codes: 0 done, 1 training failed, 2 usage or configuration, 3 not enough ranks left, 130 interrupted.";
-
-const NODE_EXAMPLES: &str = "\
-Examples (DTRAIN_TOKEN_FILE names the same token on both hosts):
-  dtrain node --rank 0 --master 10.0.0.1 --nodes 2 -c run.yaml    on the host 10.0.0.1
-  dtrain node --rank 1 --master 10.0.0.1 --nodes 2                on the other one
-  dtrain node --rank 0 --master head:29500 --nodes 2..4 ranks=8   two more hosts may join later
-  srun --ntasks-per-node=1 dtrain node -c run.yaml                in a job of Slurm: hosts, port and token follow from it
-
-PET_NODE_RANK, PET_NNODES, PET_MASTER_ADDR, PET_MASTER_PORT, SLURM_NODEID, SLURM_NNODES, JOB_COMPLETION_INDEX, MASTER_ADDR and MASTER_PORT
-stand in for flags.
-Exit codes: 0 done, 1 training failed, 2 usage or configuration, 3 not enough ranks left, 130 interrupted.";
-
-const DRILL_EXAMPLES: &str = "\
-Examples:
-  dtrain drill kill -c run.yaml                 kill ranks of your training, again and again
-  dtrain drill kill ranks=4 --times 20          ... twenty times, on four ranks
-  dtrain drill hang -c run.yaml detect=500ms    stop ranks, which are to be named and replaced
-  dtrain drill sigterm -c run.yaml --times 3    stop the run as a batch queue does, and go on with it
-  dtrain drill partition -c run.yaml ranks=4    cut the link between two hosts, which are made on this machine
-  dtrain drill disk-full -c run.yaml            fill the disk before a checkpoint
-  dtrain drill kill ranks=3 -- python train.py  kill ranks of your PyTorch program
-
-It trains in a temporary folder: no run of yours is touched. Without steps= or epochs= it chooses the length.
-partition needs network namespaces and disk-full a file system of its own: root, or a machine that gives users namespaces.
-Exit codes: 0 every promise held, 1 one did not (or no file system for disk-full), 2 usage (or no namespaces for partition),
-130 interrupted.";
 
 const HELP_EXAMPLES: &str = "\
 Examples:
@@ -203,97 +172,6 @@ pub struct Man {
     pub folder: PathBuf,
 }
 
-/// Where a configuration comes from.
-#[derive(Args, Clone, Debug, Default)]
-pub struct Settings {
-    /// Configuration file (YAML); `--print-config` makes one
-    #[arg(short = 'c', long = "config", value_name = "FILE")]
-    pub file: Option<PathBuf>,
-    /// Settings that win over the file, such as optimizer.lr=3e-4
-    #[arg(value_name = "KEY=VALUE")]
-    pub overrides: Vec<String>,
-    /// What a program of its own says, over which the file wins.
-    #[arg(skip)]
-    pub base: Vec<String>,
-}
-
-/// `dtrain train`.
-#[derive(Args, Clone, Debug, Default)]
-pub struct Train {
-    /// Where the configuration comes from.
-    #[command(flatten)]
-    pub settings: Settings,
-    /// Go on with a run: its folder or name; without one the newest of this name
-    #[arg(long, value_name = "RUN", num_args = 0..=1, default_missing_value = "")]
-    pub resume: Option<String>,
-    /// With --resume: start a new run from that state, so that any key may change
-    #[arg(long, requires = "resume")]
-    pub fork: bool,
-    /// With --fork: keep the optimizer's state, as if the steps before belonged to the new run
-    #[arg(long, requires = "fork")]
-    pub keep_optimizer: bool,
-    /// Write the configuration with every default and stop
-    #[arg(long)]
-    pub print_config: bool,
-    /// Say what would be trained, as one JSON object, and stop: for drills.
-    #[arg(long, hide = true)]
-    pub describe: bool,
-    /// Show where the time of the steps goes: a table at the end, and RUN/profile/trace.json for ui.perfetto.dev
-    #[arg(long)]
-    pub profile: bool,
-    /// With --profile: of the newest N steps of each rank [default: 1000]
-    #[arg(long, value_name = "N", requires = "profile")]
-    pub profile_steps: Option<NonZeroU32>,
-    /// Log what a part does on standard error, as PART=LEVEL: nccl=debug shows communicators, and asks NCCL for its words
-    #[arg(long, value_name = "FILTER", value_parser = crate::log::filter)]
-    pub log: Option<String>,
-    /// How much is said.
-    #[command(flatten)]
-    pub output: Output,
-}
-
-/// `dtrain node`.
-#[derive(Args, Clone, Debug, Default)]
-pub struct Node {
-    /// Which of the hosts this is, from 0; host 0 leads first
-    #[arg(long, alias = "node-rank", value_name = "R")]
-    pub rank: Option<u32>,
-    /// The host of rank 0, and behind commas those that may lead after it: names or addresses, a port if it is not 29400
-    #[arg(long, value_name = "ADDR[:PORT][,ADDR...]")]
-    pub master: Option<String>,
-    /// With how many hosts the run begins, and how many it may have [default: 1]
-    #[arg(long, alias = "nnodes", value_name = "N[..MAX]")]
-    pub nodes: Option<String>,
-    /// The address of this host to use [default: the one that leads to the master]
-    #[arg(long, value_name = "ADDR")]
-    pub bind: Option<std::net::IpAddr>,
-    /// The UDP ports of this host at which its ranks reach those of others, one each [default: the system chooses]
-    #[arg(long, value_name = "FIRST-LAST")]
-    pub ports: Option<PortRange>,
-    /// What is trained; --resume and --fork are for the host of rank 0.
-    #[command(flatten)]
-    pub train: Train,
-}
-
-/// `dtrain ready`.
-#[derive(Args, Clone, Debug)]
-pub struct Ready {
-    /// Which process is meant [default: the one `dtrain node` that is here]
-    #[arg(long, value_name = "PID")]
-    pub pid: Option<i32>,
-}
-
-/// `dtrain drain`.
-#[derive(Args, Clone, Debug)]
-pub struct Drain {
-    /// Which process is meant [default: the one `dtrain node` that is here]
-    #[arg(long, value_name = "PID")]
-    pub pid: Option<i32>,
-    /// Seconds to wait for its end [default: as long as it takes]
-    #[arg(long, value_name = "SECONDS")]
-    pub timeout: Option<u32>,
-}
-
 /// `dtrain token`.
 #[derive(Clone, Debug, Subcommand)]
 pub enum Token {
@@ -362,63 +240,6 @@ pub struct Audit {
     /// The run.
     #[command(flatten)]
     pub run: RunArgument,
-}
-
-/// What a drill does to a run.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-pub enum DrillKind {
-    /// Kill ranks (kill -9)
-    Kill,
-    /// Stop ranks (kill -STOP), so that they hang
-    Hang,
-    /// Cut the link between two hosts on this machine, and mend it
-    Partition,
-    /// Fill the disk before a checkpoint
-    DiskFull,
-    /// Ask the run to stop (kill -TERM), and go on with it
-    Sigterm,
-}
-
-impl DrillKind {
-    /// Its name on the command line.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Kill => "kill",
-            Self::Hang => "hang",
-            Self::Partition => "partition",
-            Self::DiskFull => "disk-full",
-            Self::Sigterm => "sigterm",
-        }
-    }
-
-    /// Whether the run goes on with fewer ranks for a while.
-    #[must_use]
-    pub fn loses_ranks(self) -> bool {
-        matches!(self, Self::Kill | Self::Hang | Self::Partition)
-    }
-}
-
-/// `dtrain drill`.
-#[derive(Args, Clone, Debug)]
-pub struct Drill {
-    /// What is done to the run
-    pub kind: DrillKind,
-    /// Where the configuration comes from.
-    #[command(flatten)]
-    pub settings: Settings,
-    /// A program with a model of its own in place of `dtrain train`, behind --: python train.py
-    #[arg(last = true, value_name = "PROGRAM")]
-    pub program: Vec<std::ffi::OsString>,
-    /// How often [default: kill 5, hang and partition 2, the others once]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
-    pub times: Option<u32>,
-    /// partition: how long the link is cut [default: 3 x detect]
-    #[arg(long, value_name = "S", allow_negative_numbers = true)]
-    pub seconds: Option<f64>,
-    /// How much is said.
-    #[command(flatten)]
-    pub output: Output,
 }
 
 impl Arguments {
@@ -490,31 +311,6 @@ impl OwnArguments {
         let (OwnCommand::Train(train) | OwnCommand::Node(Node { train, .. })) = &mut command;
         train.give_back_override();
         Ok(command)
-    }
-}
-
-/// Steps that a profile has when nobody says how many.
-const PROFILED_STEPS: NonZeroU32 = NonZeroU32::new(1_000).expect("it is not zero");
-
-impl Train {
-    /// The same with its flags for keys as settings, which those that were typed win over.
-    #[must_use]
-    pub fn with_flags_as_settings(&self) -> Self {
-        let mut train = self.clone();
-        if self.profile {
-            let steps = self.profile_steps.unwrap_or(PROFILED_STEPS);
-            train.settings.overrides.insert(0, format!("profile={steps}"));
-        }
-        train
-    }
-
-    /// `--resume ranks=3` means the newest run with three ranks, not a run called `ranks=3`.
-    fn give_back_override(&mut self) {
-        if let Some(run) =
-            self.resume.as_mut().filter(|run| run.contains('=') && !Path::new(run.as_str()).exists())
-        {
-            self.settings.overrides.insert(0, std::mem::take(run));
-        }
     }
 }
 
