@@ -78,7 +78,9 @@ pub fn banner(
     if let Some(redundancy) = world.redundancy {
         let words = match redundancy.count() {
             1 => "sharded, redundancy=1: a lost rank costs the steps since the newest checkpoint".to_owned(),
-            count => format!("sharded: {} keep the optimizer state of each shard", counted(count, "rank")),
+            count => format!(
+                "sharded: {count} ranks keep each part of the optimizer's state, all where there are fewer"
+            ),
         };
         line("state", words);
     }
