@@ -10,21 +10,6 @@ use std::time::Duration;
 
 const DELAY: Duration = Duration::from_millis(20);
 
-/// Reads until a generation of `ranks` ranks makes a step.
-#[track_caller]
-fn wait_for_world(first: &mut Running, ranks: usize) {
-    let (mut newest, mut world) = (0, 0);
-    let works = first.wait_for(|line| {
-        if line["event"] == "rank_started" {
-            let generation = line["generation"].as_u64().expect("a number");
-            world = if newest == generation { world + 1 } else { 1 };
-            newest = generation;
-        }
-        line["event"] == "step" && world == ranks
-    });
-    assert!(works.is_some(), "the run ended\n{}", first.story());
-}
-
 #[test]
 fn nothing_is_lost_over_a_network_that_delays_and_drops_whatever_dies() {
     if !has_turn(5) {
@@ -50,27 +35,27 @@ fn nothing_is_lost_over_a_network_that_delays_and_drops_whatever_dies() {
     };
     let (mut second, third) = (start(1, "ranks=2"), start(2, "ranks=2"));
     let mut first = start(0, &format!("{model} ranks=2 max_restarts=1000 name=hosts"));
-    wait_for_world(&mut first, 6);
+    first.wait_for_world(6);
 
     // Cut off for five seconds: the others go on without it, and it comes back by itself.
     network.set_link(2, "down");
     let cut = std::time::Instant::now();
-    wait_for_world(&mut first, 4);
+    first.wait_for_world(4);
     std::thread::sleep(Duration::from_secs(5).saturating_sub(cut.elapsed()));
     network.set_link(2, "up");
-    wait_for_world(&mut first, 6);
+    first.wait_for_world(6);
 
     // A host killed, and started again.
     signal(Signal::KILL, second.pid());
-    wait_for_world(&mut first, 4);
+    first.wait_for_world(4);
     second = start(1, "ranks=2");
-    wait_for_world(&mut first, 6);
+    first.wait_for_world(6);
 
     // A rank killed on each host.
     for host in [first.pid(), second.pid(), third.pid()] {
         signal(Signal::KILL, ranks_of(host)[0]);
         assert!(first.wait_for(|line| line["event"] == "recovery").is_some(), "{}", first.story());
-        wait_for_world(&mut first, 6);
+        first.wait_for_world(6);
     }
 
     let run = first.finish();

@@ -26,6 +26,7 @@ mod gpu_script;
 mod gpu_verdicts;
 mod groups;
 mod hosts;
+mod hosts_joining;
 mod images;
 mod json_contract;
 mod kubernetes;

@@ -5,7 +5,7 @@ use crate::harness::network::{Network, Weather};
 use crate::harness::turn::has_turn;
 use crate::harness::{
     CNN, GPT, MLP, Rng, Running, Signal, WIDE, audit_is_clean, checkpoints, folder, is_whole, ranks_of,
-    refused, seed, signal, train, try_signal_to,
+    refused, seed, signal, train, try_signal_to, whole_digest,
 };
 use std::collections::BTreeSet;
 use std::fs;
@@ -13,11 +13,6 @@ use std::path::Path;
 use std::time::Duration;
 
 const SHARDED: &str = "state=sharded threads=1";
-
-fn whole_digest(model: &str) -> String {
-    let folder = folder();
-    train(folder.path(), &format!("{model} ranks=1 threads=1")).digest()
-}
 
 #[test]
 fn shards_on_any_number_of_ranks_give_the_digest_of_one_rank_that_has_the_whole_state() {
@@ -105,11 +100,7 @@ fn whichever_rank_is_killed_at_whatever_moment_no_step_is_lost_and_its_shards_ha
         // One at a time: whoever comes back holds its shards before the next one goes.
         let back = run.wait_for(|line| line["event"] == "recovery");
         assert!(back.is_some(), "seed {seed}, kill {kill}: {}", run.story());
-        let mut started = 0;
-        run.wait_for(|line| {
-            started = if line["event"] == "rank_started" { started + 1 } else { 0 };
-            started == 4
-        });
+        run.wait_for_world(4);
     }
     let run = run.finish();
     run.succeeded();
@@ -153,11 +144,7 @@ fn hosts_of_which_one_is_lost_with_all_its_ranks_go_on_with_what_their_mirrors_h
         drop(lost);
         assert!(first.wait_for(|line| line["event"] == "recovery").is_some(), "{}", first.story());
         others[host as usize - 1] = Some(start(host, "ranks=2 threads=1"));
-        let mut started = 0;
-        first.wait_for(|line| {
-            started = if line["event"] == "rank_started" { started + 1 } else { 0 };
-            started == 6
-        });
+        first.wait_for_world(6);
         first.wait_for_step(first.last_step() + 50);
     }
     // And one rank of the first host.

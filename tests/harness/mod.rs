@@ -159,6 +159,12 @@ pub fn refused(folder: &Path, arguments: &str, words: &[&str]) -> String {
     text
 }
 
+/// The digest of one rank that nobody disturbs.
+pub fn whole_digest(model: &str) -> String {
+    let folder = folder();
+    train(folder.path(), &format!("{model} ranks=1 name=whole")).digest()
+}
+
 /// Trains with `--json` and runs to the end.
 pub fn train(folder: &Path, arguments: &str) -> Finished {
     finish(dtrain(folder, &format!("train --json {arguments}")))
@@ -274,6 +280,21 @@ impl Running {
     pub fn wait_for_step(&mut self, step: u64) {
         let come = self.wait_for(|line| line["event"] == "step" && line["step"].as_u64() >= Some(step));
         assert!(come.is_some(), "the run ended before step {step}");
+    }
+
+    /// Reads until a generation of `ranks` ranks makes a step.
+    #[track_caller]
+    pub fn wait_for_world(&mut self, ranks: usize) {
+        let (mut newest, mut world) = (0, 0);
+        let works = self.wait_for(|line| {
+            if line["event"] == "rank_started" {
+                let generation = line["generation"].as_u64().expect("a number");
+                world = if newest == generation { world + 1 } else { 1 };
+                newest = generation;
+            }
+            line["event"] == "step" && world == ranks
+        });
+        assert!(works.is_some(), "the run ended\n{}", self.story());
     }
 
     /// Reads until a checkpoint is complete; its step.
