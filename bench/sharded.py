@@ -93,22 +93,23 @@ def one(arguments, networks, model, watch=None, limit=None):
         return summary, steps, seen
 
 
-def own_memory(pid):
-    """Bytes that a process has to itself, and its part of what it shares."""
+def in_bytes(path, field):
+    """A number of kilobytes that the system tells of a process, if that is there."""
     try:
-        with open(f"/proc/{pid}/smaps_rollup", encoding="ascii") as rollup:
-            return next(int(line.split()[1]) * 1024 for line in rollup if line.startswith("Pss:"))
+        with open(path, encoding="ascii") as lines:
+            return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(field))
     except (OSError, StopIteration):
         return None
+
+
+def own_memory(pid):
+    """What a process has to itself, and its part of what it shares."""
+    return in_bytes(f"/proc/{pid}/smaps_rollup", "Pss:")
 
 
 def address_space(pid):
-    """The most address space that a process had, in bytes."""
-    try:
-        with open(f"/proc/{pid}/status", encoding="ascii") as status:
-            return next(int(line.split()[1]) * 1024 for line in status if line.startswith("VmPeak:"))
-    except (OSError, StopIteration):
-        return None
+    """The most address space that a process had."""
+    return in_bytes(f"/proc/{pid}/status", "VmPeak:")
 
 
 def pace(arguments, networks):
