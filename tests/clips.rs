@@ -1,6 +1,7 @@
 //! From folders of clips to predictions: the same bits for any number of ranks, readers and room for what is decoded.
 
 use crate::harness::files::npy;
+use crate::harness::turn::has_turn;
 use crate::harness::{
     Finished, Running, Signal, dtrain, finish, folder, json, output, said, signal, train, wait_until_gone,
 };
@@ -235,6 +236,9 @@ fn films(ffmpeg: &Path, path: &Path) {
 
 #[test]
 fn videos_give_the_bits_of_their_frames_for_any_ranks_readers_and_kills_and_are_predicted() {
+    if !has_turn(0) {
+        return;
+    }
     let Some(ffmpeg) = ffmpeg() else { return };
     let folder = folder();
     let path = folder.path();

@@ -122,6 +122,9 @@ fn halves_have_the_same_bits_in_every_world_and_others_than_f32() {
 
 #[test]
 fn a_rank_in_halves_that_is_killed_costs_no_step_and_no_bit() {
+    if !has_turn(4) {
+        return;
+    }
     let Some(machine) = Host::new() else { return };
     for (model, halves) in [(CNN, "bf16"), (MLP, "f16")] {
         let settings = format!("{model} steps=12 precision={halves} devices=cuda:0,1 ranks=2");
@@ -185,6 +188,8 @@ fn the_memory_that_a_rank_had_on_its_gpu_is_what_was_planned() {
         format!("{CNN} devices=cuda:0 ranks=1 precision=bf16"),
         format!("{GPT} {several} precision=f16 backend=host"),
         format!("{MLP} {several} backend=nccl"),
+        format!("{MLP} {several} backend=nccl state=sharded"),
+        format!("{CNN} {several} backend=host precision=bf16 state=sharded redundancy=1"),
     ] {
         let plan = finish(machine.equip(dtrain(machine.path(), &format!("plan --json {settings}"))));
         plan.succeeded();
@@ -198,6 +203,9 @@ fn the_memory_that_a_rank_had_on_its_gpu_is_what_was_planned() {
 
 #[test]
 fn residual_networks_train_on_a_gpu_and_what_it_has_no_operations_for_is_refused() {
+    if !has_turn(4) {
+        return;
+    }
     let Some(machine) = Host::new() else { return };
     let settings = "model.kind=resnet model.width=4 data.augment=none micro_batch=32 steps=3 devices=cuda:0";
     let [one, two] = [1, 2].map(|ranks| machine.train(&format!("{settings} ranks={ranks} name=on-{ranks}")));
@@ -327,6 +335,9 @@ fn what_only_the_cpu_has_is_refused_for_a_gpu_and_the_rest_is_not() {
 /// `examples/own_network.rs`: a program of its own whose model is made for any device.
 #[test]
 fn a_model_of_ones_own_trains_on_gpus_and_on_data_that_dtrain_reads() {
+    if !has_turn(5) {
+        return;
+    }
     let Some(machine) = Host::new() else { return };
     let beside = std::env::current_exe().expect("this test is a file");
     let program = beside.ancestors().nth(2).expect("a folder of a build").join("examples/own_network");
@@ -429,6 +440,9 @@ fn a_micro_batch_without_room_is_made_smaller_where_that_was_asked_for() {
 
 #[test]
 fn a_model_that_has_no_room_is_computed_in_less_and_then_told_what_has_room() {
+    if !has_turn(3) {
+        return;
+    }
     let Some(machine) = Host::new() else { return };
     let roomy = machine.train(DEEP);
     let hurt = |bytes: usize, more: &str| {

@@ -3,6 +3,7 @@
 //! Every disturbed run must end with the digest of an undisturbed one, have one `step` event for every step, in order,
 //! and a ledger that adds up.
 
+use crate::harness::turn::has_turn;
 use crate::harness::{
     self, CNN, Finished, GPT, MLP, Rng, Running, Signal, audit_is_clean, folder, lives, seed, signal, train,
     wait_until_gone,
@@ -311,6 +312,9 @@ fn spares_take_over_for_ranks_that_die() {
 /// A rank that is stopped three quarters of the time gets fewer micro-batches; the bits stay the same.
 #[test]
 fn a_slow_rank_gets_fewer_micro_batches_and_the_bits_stay_the_same() {
+    if !has_turn(3) {
+        return;
+    }
     let folder = folder();
     let model = "data.kind=digits global_batch=120 micro_batch=5 model.kind=mlp model.hidden=[128] steps=3000 threads=1";
     let digest = whole_digest(folder.path(), model);

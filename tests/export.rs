@@ -4,6 +4,7 @@
 //! They are looked for in `DTRAIN_TEST_PYTHON`, or else in `python3`; what is not there is said to be skipped.
 
 use crate::harness::files::npy;
+use crate::harness::turn::has_turn;
 use crate::harness::{folder, json, output, said, train, write_table, write_text};
 use serde_json::Value;
 use std::fs;
@@ -41,6 +42,9 @@ fn check(python: &str, folder: &Path, arguments: [&str; 4]) {
 
 #[test]
 fn exports_say_what_predict_says_on_raw_inputs() {
+    if !has_turn(4) {
+        return;
+    }
     let pythons =
         [("onnx", python_with("numpy, onnxruntime")), ("torch", python_with("numpy, torch, safetensors"))];
     let folder = folder();

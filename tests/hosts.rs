@@ -3,6 +3,7 @@
 //! Whatever is killed, the digest is that of one host that nobody disturbed, and no step is lost.
 
 use crate::harness::hosts::{Hosts, free_port};
+use crate::harness::turn::has_turn;
 use crate::harness::{
     CNN, Finished, GPT, GPT2, MLP, Running, Signal, WIDE, audit_is_clean, ranks_of, signal, try_signal_to,
     wait_until_gone, whole_digest,
@@ -217,6 +218,9 @@ fn a_host_that_is_killed_comes_back_when_it_is_started_again() {
 
 #[test]
 fn a_host_that_is_asked_to_leave_goes_at_a_step_boundary_and_may_come_again() {
+    if !has_turn(4) {
+        return;
+    }
     let model = format!("{MLP} {PATIENT} steps=3000 threads=1");
     let hosts = Hosts::on_loopback("2");
     let second = hosts.start(1, "ranks=2");
@@ -348,6 +352,9 @@ const IMPATIENT: &str = "detect=500ms master_timeout=2500ms";
 
 #[test]
 fn a_host_whose_supervisor_is_silent_ends_its_ranks_and_waits_as_long_as_it_was_told() {
+    if !has_turn(5) {
+        return;
+    }
     let hosts = Hosts::on_loopback("2");
     let second = hosts.start(1, "ranks=2 join_timeout=3s");
     let mut first = hosts
@@ -368,6 +375,9 @@ fn a_host_whose_supervisor_is_silent_ends_its_ranks_and_waits_as_long_as_it_was_
 
 #[test]
 fn a_host_that_was_forgotten_is_taken_back_when_the_supervisor_wakes() {
+    if !has_turn(3) {
+        return;
+    }
     let model = format!("{MLP} steps=6000 threads=1 {IMPATIENT}");
     let hosts = Hosts::on_loopback("2");
     let second = hosts.start(1, "ranks=2");

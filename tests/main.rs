@@ -40,6 +40,7 @@ mod profile;
 mod recovery;
 mod same_bits;
 mod sharded;
+mod sharded_gpus;
 mod shards;
 mod shown_runs;
 mod slurm;

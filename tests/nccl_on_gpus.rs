@@ -52,6 +52,9 @@ fn every_world_has_the_bits_of_gradients_that_go_through_the_host() {
 
 #[test]
 fn a_ring_and_bf16_and_a_validation_work_too() {
+    if !has_turn(0) {
+        return;
+    }
     let Some(machine) = machine() else { return };
     let model = format!("{MLP} steps=8");
     let tree = finish(machine.on_gpus(3, &model)).digest();
@@ -236,7 +239,8 @@ fn the_slots_are_part_of_what_a_model_needs_on_a_gpu() {
     let through_host = || machine.command(&format!("{model} devices=cuda:0,1 ranks=2 backend=host"));
     let over_nccl = || machine.on_gpus(2, model);
     let plenty = with(1 << 30, over_nccl()).digest();
-    // One gradient has 85 002 elements: 340 kB. A rank has two of four micro-batches, so two slots, and one for its peer's root.
+    // One gradient has 85 002 elements: 340 kB. A rank has two of four micro-batches, so two slots, and room for
+    // its half of its peer's root, of which there is but one bucket.
     let least = |command: &dyn Fn() -> Command| {
         let (mut short, mut enough) = (1_000_000, 4_200_000);
         while enough - short > 100_000 {
@@ -258,6 +262,6 @@ fn the_slots_are_part_of_what_a_model_needs_on_a_gpu() {
         run.succeeded();
         run.lines[0]["memory_bytes"].clone()
     };
-    assert_eq!(planned("nccl")["gradients for NCCL"], 3 * 85_002 * 4);
+    assert_eq!(planned("nccl")["gradients for NCCL"], (2 * 85_002 + 42_506) * 4, "the half is cut at a line");
     assert!(planned("host").get("gradients for NCCL").is_none());
 }

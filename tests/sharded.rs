@@ -83,8 +83,22 @@ fn a_checkpoint_of_shards_is_that_of_a_whole_state_and_each_goes_on_as_the_other
 }
 
 #[test]
+fn a_run_in_shards_begins_with_the_parameters_of_a_file_as_any_other() {
+    let folder = folder();
+    train(folder.path(), &format!("{CNN} steps=3 name=first")).succeeded();
+    crate::harness::said(folder.path(), "export runs/first --to safetensors -o first.safetensors");
+    let from = |how: &str| {
+        let run =
+            train(folder.path(), &format!("{CNN} steps=5 threads=1 model.init_from=first.safetensors {how}"));
+        run.succeeded();
+        run.digest()
+    };
+    assert_eq!(from("ranks=3 state=sharded"), from("ranks=1"));
+}
+
+#[test]
 fn whichever_rank_is_killed_at_whatever_moment_no_step_is_lost_and_its_shards_have_two_holders_again() {
-    let (seed, kills) = (seed(), 20);
+    let (seed, kills) = (seed(), 8);
     println!("DTRAIN_TEST_SEED={seed} repeats this");
     let mut rng = Rng(seed);
     let model = format!("{WIDE} steps=1500 checkpoint.every=none");
@@ -186,8 +200,12 @@ fn the_plan_says_what_a_rank_needs_of_a_state_in_shards() {
     let of = |table: &serde_json::Value, row: &str| {
         table[row].as_u64().unwrap_or_else(|| panic!("{row}: {table}"))
     };
-    assert_eq!(of(&cut, "optimizer state of shards"), of(&whole, "optimizer state") / 2);
-    assert_eq!(of(&cut, "gradient of shards"), of(&whole, "parameters") / 2);
+    // Half, but for the lines that a shard is cut at.
+    for (part, all) in
+        [("optimizer state of shards", "optimizer state"), ("gradient of shards", "parameters")]
+    {
+        assert!(of(&cut, part).abs_diff(of(&whole, all) / 2) < 512, "{part}: {cut} of {whole}");
+    }
     assert_eq!(of(&cut, "parameters"), of(&whole, "parameters"));
 }
 
@@ -203,6 +221,5 @@ fn what_cannot_be_held_in_shards_is_refused_in_a_sentence() {
     ] {
         refused(folder.path(), &format!("train {MLP} steps=2 state=sharded {how}"), words);
     }
-    refused(folder.path(), &format!("train {MLP} steps=2 redundancy=2"), &["redundancy", "hint: "]);
     assert!(!folder.path().join("runs").exists());
 }

@@ -3,6 +3,7 @@
 //! Nothing has died, so nothing may be lost: no process, no step, no bit, and the generation is the same.
 
 use crate::harness::hosts::Hosts;
+use crate::harness::turn::has_turn;
 use crate::harness::{
     Finished, MLP, Running, Signal, audit_is_clean, folder, lives, ranks_of, signal, train, wait_until_gone,
 };
@@ -73,6 +74,9 @@ fn a_supervisor_that_stands_still_costs_no_rank_no_step_and_no_generation() {
 
 #[test]
 fn the_host_of_a_supervisor_that_stands_still_costs_the_other_hosts_nothing() {
+    if !has_turn(0) {
+        return;
+    }
     let hosts = Hosts::on_loopback("2");
     let second = hosts.start(1, "ranks=2");
     let mut first = hosts.start(0, &format!("{} {DETECT} ranks=1 name=still", model()));
@@ -92,6 +96,9 @@ fn the_host_of_a_supervisor_that_stands_still_costs_the_other_hosts_nothing() {
 
 #[test]
 fn a_supervisor_that_stands_still_for_longer_than_everyone_waits_finds_its_ranks_gone_and_starts_others() {
+    if !has_turn(3) {
+        return;
+    }
     let folder = folder();
     let model = model();
     let line = format!("{model} detect=500ms master_timeout=2500ms ranks=3 name=still");

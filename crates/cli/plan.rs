@@ -3,6 +3,7 @@
 //! This is the only file that names implementations. A build without a part changes this file and no other.
 
 mod first_state;
+mod keeping;
 mod of_program;
 mod on_gpu;
 mod on_paper;
@@ -286,7 +287,7 @@ impl Plan {
         match chosen.has_room(&self.config, self.memory(&replica, chosen).total()) {
             Ok(()) => Ok(replica),
             // It will be tried on the GPUs themselves, with less.
-            Err(_) if self.config.oom == Oom::Shrink => Ok(replica),
+            Err(_) if self.config.oom == Oom::Shrink || self.shares_out_elsewhere() => Ok(replica),
             Err(problem) => Err(problem.into()),
         }
     }

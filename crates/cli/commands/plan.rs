@@ -31,12 +31,15 @@ pub fn run(arguments: &Arguments) -> Result<(), CliError> {
     if arguments.largest {
         return largest(plan, &chosen, Reader::of(arguments.output));
     }
+    let in_shards = plan.choose_state(&chosen)?;
     let prototype = plan.prototype(&chosen)?;
     let replica = prototype.replica.as_ref();
     if arguments.output.json {
         return print_json(&as_json(&plan, replica, &chosen));
     }
-    Voice::of(arguments.output).say(&banner(&plan, replica, None, (machine, &chosen)));
+    let voice = Voice::of(arguments.output);
+    voice.say(&banner(&plan, replica, None, (machine, &chosen)));
+    in_shards.iter().for_each(|note| voice.say(&format!("  note: {note}")));
     print(&tables(&plan, replica, &chosen))
 }
 

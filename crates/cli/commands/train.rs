@@ -58,6 +58,7 @@ pub fn run(
     let chosen = chosen.unless(plan.check_device(), &request.config)?;
     let (backend, carried_why) = ChosenBackend::choose(&request.config, several, chosen.cuda().as_ref())?;
     plan.carried_by(&backend);
+    let in_shards = plan.choose_state(&chosen)?;
     let mut prototype = plan.prototype(&chosen)?;
     if arguments.describe {
         return print_json(&Described::of(&plan, prototype.replica.as_ref())?.to_json()).map(|()| None);
@@ -141,6 +142,7 @@ pub fn run(
     for note in request
         .notes
         .iter()
+        .chain(&in_shards)
         .chain(&shrunk)
         .chain(&other_bits)
         .chain(&longer)

@@ -217,6 +217,18 @@ impl Config {
         self.with([("backend", Value::Word(backend.name()))])
     }
 
+    /// Whether ranks keep whole states, or shards where these alone fit.
+    #[must_use]
+    pub fn state_as_fits(&self) -> bool {
+        self.resolved.word("state") == "auto"
+    }
+
+    /// This configuration with a state in shards.
+    #[must_use]
+    pub fn with_state_in_shards(&self) -> Self {
+        self.with([("state", Value::Word("sharded"))])
+    }
+
     /// This configuration with another micro-batch.
     #[must_use]
     pub fn with_micro_batch(&self, rows: u32) -> Self {

@@ -2,16 +2,18 @@
 
 use super::Plan;
 use crate::blueprint::Blocks;
-use crate::config::{Backend, Model, Problem, Redundancy, Rule};
+use crate::config::{Backend, Model, Problem, Rule};
 use crate::error::CliError;
 use crate::gpus::Chosen;
 use crate::nccl::ChosenBackend;
-use dtrain_collective::Geometry;
+use dtrain_collective::{Assignment, Geometry};
 use dtrain_cuda::driver::Gpu;
 use dtrain_cuda::{CudaDevice, rehearsed};
 use dtrain_engine::{About, DeviceReplica, EngineError, MemoryTable, OwnMemory, Replica};
-use dtrain_runtime::step_counts;
-use dtrain_types::{Bytes, cut_evenly};
+use dtrain_nccl::staged_floats;
+use dtrain_runtime::{cuts, step_counts};
+use dtrain_types::{Bytes, Generation, Holders, Holding, NodeId, Rank, Reduce, cut_evenly};
+use std::ops::Range;
 use std::sync::Arc;
 
 impl Plan {
@@ -36,6 +38,9 @@ impl Plan {
         }
         let words = match (full.split_once("\nhint: "), self.most_rows_on(gpu, most / 2, 1)) {
             (Some((words, _)), Some(rows)) => format!("{words}\nhint: there is room for micro_batch={rows}"),
+            (Some((words, _)), None) if self.may_shard() => {
+                format!("{words}\nhint: state=sharded takes less, the less the more ranks there are")
+            }
             _ => full,
         };
         Err(CliError::failed(words))
@@ -64,9 +69,14 @@ impl Plan {
     ) -> Result<DeviceReplica<CudaDevice>, EngineError> {
         let device = CudaDevice::new(gpu, self.config.precision)?;
         let model = self.gpu_model_for(&device, rows, blocks, loss)?;
-        let replica = DeviceReplica::new(device, model, self.optimizer(), self.config.seed)?;
-        // Held while the replica takes what it needs, and free again for the slots.
-        let _room_for_slots = replica.device().floats(self.floats_beside(replica.about().gradient_len()))?;
+        let make = match self.config.world.redundancy {
+            Some(_) => DeviceReplica::in_shards,
+            None => DeviceReplica::new,
+        };
+        let replica = make(device, model, self.optimizer(), self.config.seed)?;
+        // Held while the replica takes what it needs, and free again for the slots, and for the shards that it is told to hold.
+        let floats = self.floats_beside(replica.about()) + self.floats_of_shards(replica.about());
+        let _room = replica.device().floats(floats)?;
         rehearsed(replica)
     }
 
@@ -130,18 +140,50 @@ impl Plan {
         table
     }
 
-    /// Where the memory of a rank goes, whose ranks are those of this host and hold shards, if it says so.
-    fn in_shards(&self, about: &About) -> MemoryTable {
-        let mut memory = about.memory.clone();
+    /// Who holds which shards, where ranks hold shards, as long as all ranks of this host are there and no others.
+    fn holders(&self) -> Option<Holders> {
         let world = &self.config.world;
-        let Some(redundancy) = world.redundancy.map(Redundancy::count) else { return memory };
-        let part =
-            |bytes: u64| Bytes(bytes * u64::from(redundancy.min(world.ranks)) / u64::from(world.ranks));
-        if let Some((what, size)) = memory.rows.iter_mut().find(|(what, _)| *what == "optimizer state") {
-            (*what, *size) = ("optimizer state of shards", part(size.0));
+        let nodes = vec![NodeId(0); world.ranks as usize];
+        world.redundancy.map(|redundancy| Holders::new(&nodes, redundancy.count()))
+    }
+
+    /// How many elements of the parameters a rank holds, where ranks hold shards: as many as the one with most.
+    fn held(&self, parameters: usize) -> Option<usize> {
+        let holders = self.holders()?;
+        let of = |rank| holders.holding(Rank(rank)).elements(parameters).iter().map(Range::len).sum();
+        (0..self.config.world.ranks).map(of).max()
+    }
+
+    /// Whether the ranks that hold the other shards are all on other hosts: how many they are is not known.
+    pub(super) fn shares_out_elsewhere(&self) -> bool {
+        self.config.world.redundancy.is_some() && self.config.world.ranks == 1
+    }
+
+    /// How many floats a rank takes at least for what it is told to hold: the moments, and the sum for them.
+    fn floats_of_shards(&self, about: &About) -> usize {
+        match self.held(about.state.parameters) {
+            Some(held) if !self.shares_out_elsewhere() => {
+                (about.state.moments + 1) * held + about.state.stats
+            }
+            _ => 0,
         }
-        memory.rows.push(("gradient of shards", part(4 * about.layout.parameters as u64)));
+    }
+
+    /// Where the memory of a rank goes, whose ranks are those of this host and hold shards, if it says so.
+    pub(super) fn in_shards(&self, about: &About) -> MemoryTable {
+        let mut memory = about.memory.clone();
+        let Some(held) = self.held(about.state.parameters) else { return memory };
+        let part = |floats: usize| Bytes(4 * floats as u64);
+        if let Some((what, size)) = memory.rows.iter_mut().find(|(what, _)| *what == "optimizer state") {
+            (*what, *size) = ("optimizer state of shards", part(about.state.moments * held));
+        }
+        memory.rows.push(("gradient of shards", part(held + about.state.stats)));
         memory
+    }
+
+    /// What rank 0 is told to hold, where ranks hold shards.
+    pub(super) fn first_holding(&self) -> Option<Holding> {
+        self.holders().map(|holders| holders.holding(Rank(0)))
     }
 
     /// Notes what carries the gradients, where that was left to dtrain.
@@ -156,16 +198,30 @@ impl Plan {
     }
 
     /// How many floats a rank has on its GPU beside its replica: where NCCL carries the gradients, the slots in which they are
-    /// computed, and as much for the roots of its peers as for its own.
+    /// computed, and room for a bucket of those of its peers.
     #[must_use]
-    pub fn floats_beside(&self, gradient: usize) -> usize {
+    pub fn floats_beside(&self, about: &About) -> usize {
+        let gradient = about.gradient_len();
         match self.backend() {
             Backend::Nccl => {
-                let slots = self.slots(gradient);
-                gradient * (slots.slots() + slots.root_slots)
+                gradient * self.slots(gradient).slots()
+                    + if self.config.reduce == Reduce::Exact { self.staged(about) } else { 0 }
             }
             Backend::Auto | Backend::Host => 0,
         }
+    }
+
+    /// Of what its peers send it, the most that a rank has at once.
+    fn staged(&self, about: &About) -> usize {
+        let ranges = cut_evenly(self.batches.micro_batches(), self.config.world.ranks);
+        let cut = |bytes| cuts(&about.layout, bytes as usize);
+        let (counts, at) =
+            (step_counts(&self.batches), self.config.world.bucket_bytes.map_or_else(Vec::new, cut));
+        let of = |rank| {
+            let membership = Assignment { generation: Generation(0), rank, ranges: ranges.clone() };
+            staged_floats(&membership, &counts, about.gradient_len(), &at)
+        };
+        (0..self.config.world.ranks).map(Rank).map(of).max().unwrap_or(0)
     }
 
     /// Whether the model can be trained on another device than the CPU.
@@ -183,9 +239,6 @@ impl Plan {
             }
             _ if matches!(self.config.optimizer.rule, Rule::Muon(_)) => {
                 ("optimizer.kind", "muon has updates that GPUs lack kernels for".to_owned())
-            }
-            _ if self.config.world.redundancy.is_some() => {
-                ("state", "the optimizer state of a GPU cannot be sharded yet".to_owned())
             }
             _ if !self.opened.train.mix().is_none() => {
                 ("data.augment", "mixup and cutmix have a loss that GPUs lack a kernel for".to_owned())

@@ -9,7 +9,10 @@ use crate::config::Backend;
 use crate::error::CliError;
 use dtrain_cuda::driver::{About, Gpu};
 use dtrain_cuda::{CudaDevice, rehearsed};
-use dtrain_engine::{DeviceReplica, EngineError, Keeping, MemoryTable, OwnMemory, Replica};
+use dtrain_engine::{
+    DeviceReplica, EngineError, Keeping, Lies, MemoryTable, OwnMemory, ReducedSum, Replica, Sharding,
+    UpdateShare,
+};
 use dtrain_runtime::step_counts;
 use dtrain_types::{Bytes, Merger, Reduce, Step, Wire, cut_evenly, roots};
 
@@ -49,18 +52,33 @@ impl Plan {
         let gpu = Gpu::on_paper(paper_gpu());
         let device = CudaDevice::new(&gpu, self.config.precision).map_err(EngineError::from)?;
         let model = self.gpu_model(&device, self.config.batch.micro, blocks)?;
-        let replica = DeviceReplica::blank(device, model, self.optimizer(), self.config.seed)?;
-        let mut table = replica.about().memory.clone();
+        let make = match self.config.world.redundancy {
+            Some(_) => DeviceReplica::blank_in_shards,
+            None => DeviceReplica::blank,
+        };
+        let replica = make(device, model, self.optimizer(), self.config.seed)?;
+        let mut table = self.in_shards(replica.about());
         let gradient = replica.about().gradient_len();
-        let beside = self.floats_beside(gradient);
+        let beside = self.floats_beside(replica.about());
         let slots = (beside > 0).then(|| replica.device().floats(beside)).transpose()?;
         let mut replica = rehearsed(replica)?;
+        let holding = self.first_holding();
+        if let Some(holding) = &holding {
+            let moments = replica.prepare(holding)?;
+            replica.adopt(moments, Step(0))?;
+        }
         let kept = self.kept();
         if self.backend() != Backend::Nccl {
             assert!(replica.keep(kept.gradients), "there is room on paper");
         }
-        assert!(replica.work_ahead(kept.losses), "there is room on paper");
-        replica.update_kept(Step(1), 1.0, 1)?;
+        if holding.is_some() {
+            // On paper nothing is finite, and the update itself takes no memory.
+            let sum = ReducedSum { lies: Lies::Kept, weight: 1.0, samples: 1 };
+            replica.measure(Step(1), sum, UpdateShare { index: 0, of: 1 })?;
+        } else {
+            assert!(replica.work_ahead(kept.losses), "there is room on paper");
+            replica.update_kept(Step(1), 1.0, 1)?;
+        }
         drop(slots);
         let named: u64 = table.total().0;
         let beside = 4 * beside as u64;

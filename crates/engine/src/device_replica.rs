@@ -4,11 +4,14 @@
 //! state stays on the device; the host has a copy of it that is brought up to date when somebody wants to look. All
 //! memory is taken when the replica is made.
 
+mod sharding;
+
 use crate::OwnMemory;
 use crate::about::{About, BufferLengths};
 use crate::batch::{BatchFigures, BatchView, EvaluationCounts, Inputs, Targets};
 use crate::device::{LossSums, Outputs, Rows};
 use crate::device_feeds::Feeds;
+use crate::device_shards::DeviceShards;
 use crate::error::EngineError;
 use crate::groups::Runs;
 use crate::keeping::{Keeping, Kept, StepOutcome};
@@ -20,11 +23,11 @@ use crate::optimizer::{Buffers, Optimizer};
 use crate::passes::{self, Divisor, Room, Seen, Training};
 use crate::replica::{Gradient, MicroBatchGroup, Replica};
 use crate::settling::{Normaliser, Settling, Verdict};
-use crate::sharding::Sharding;
+use crate::sharding::{HELD, Sharding};
 use crate::sharing::Sharing;
 use crate::stage::{Mode, Shape};
 use crate::stages::{Gradients, Inside};
-use crate::state::State;
+use crate::state::{State, StateShape};
 use crate::update_info::UpdateInfo;
 use dtrain_types::{Bytes, DeviceMemory, MicroBatch, Seed, Step, Wire};
 use std::collections::VecDeque;
@@ -91,6 +94,8 @@ pub struct DeviceReplica<D: OwnMemory> {
     // Memory first: it is freed before its device is gone.
     passes: Passes<D>,
     sections: [D::Floats; Section::COUNT],
+    /// What it holds, where it holds no whole state.
+    shards: Option<DeviceShards<D>>,
     model: Model<D>,
     optimizer: Optimizer,
     seed: Seed,
@@ -117,14 +122,46 @@ impl<D: OwnMemory> DeviceReplica<D> {
     /// *Errors*: options of the optimizer that make no sense, or that the device has no kernels for; not enough memory.
     pub fn new(device: D, model: Model<D>, optimizer: Optimizer, seed: Seed) -> Result<Self, EngineError> {
         let mut replica = Self::blank(device, model, optimizer, seed)?;
-        replica.model.layout().initialise(seed, &mut replica.host);
-        replica.loss_scale = replica.model.update_facts().loss_scale(replica.host.section(Section::Stats));
-        replica.send_state()?;
+        replica.initialise()?;
         Ok(replica)
     }
 
-    /// The same with a state of zeros, to see what memory it takes. *Errors*: as [`DeviceReplica::new`].
+    /// The same of a replica that keeps the moments of those shards alone that it is told to hold ([`Replica::sharding`]).
+    ///
+    /// *Errors*: as [`DeviceReplica::new`].
+    pub fn in_shards(
+        device: D,
+        model: Model<D>,
+        optimizer: Optimizer,
+        seed: Seed,
+    ) -> Result<Self, EngineError> {
+        let mut replica = Self::blank_in_shards(device, model, optimizer, seed)?;
+        replica.initialise()?;
+        Ok(replica)
+    }
+
+    /// The same with a state of zeros. *Errors*: as [`DeviceReplica::new`].
+    pub fn blank_in_shards(
+        device: D,
+        model: Model<D>,
+        optimizer: Optimizer,
+        seed: Seed,
+    ) -> Result<Self, EngineError> {
+        let shards = DeviceShards::none(&device)?;
+        Self::of(device, model, (optimizer, seed), Some(shards))
+    }
+
+    /// The same as [`DeviceReplica::new`] with a state of zeros, to see what memory it takes. *Errors*: as there.
     pub fn blank(device: D, model: Model<D>, optimizer: Optimizer, seed: Seed) -> Result<Self, EngineError> {
+        Self::of(device, model, (optimizer, seed), None)
+    }
+
+    fn of(
+        device: D,
+        model: Model<D>,
+        (optimizer, seed): (Optimizer, Seed),
+        shards: Option<DeviceShards<D>>,
+    ) -> Result<Self, EngineError> {
         optimizer.check()?;
         if !optimizer.rule.in_shares() {
             let reason = "this device has no kernels for an update of whole matrices".into();
@@ -133,7 +170,9 @@ impl<D: OwnMemory> DeviceReplica<D> {
         assert_eq!(model.group(), 1, "a device of its own takes one micro-batch at a time");
         let layout = model.layout();
         let state = optimizer.state(layout);
-        let host = State::zeros(state);
+        let keeps_moments = shards.is_none() || optimizer.updates_before > 0;
+        let moments = if keeps_moments { state.moments } else { 0 };
+        let host = State::zeros(StateShape { moments, ..state });
         let (input, plan) = (model.input(), model.plan());
         let rows = model.loss_rows(input.rows());
         let (outputs, gradient) =
@@ -149,6 +188,7 @@ impl<D: OwnMemory> DeviceReplica<D> {
         // An average of parameters is evaluated as they are.
         let memory = |section| match section {
             Section::Parameters | Section::Average => device.parameters(host.section(section).len()),
+            Section::First | Section::Second if shards.is_some() => device.floats(0),
             Section::Stats | Section::First | Section::Second => device.floats(host.section(section).len()),
         };
         let [p, s, first, second, average] = Section::ALL.map(memory);
@@ -163,6 +203,7 @@ impl<D: OwnMemory> DeviceReplica<D> {
             about: About::of(&model, &lengths),
             passes,
             sections: [p?, s?, first?, second?, average?],
+            shards,
             runs: optimizer.runs(layout),
             best: vec![0; rows.rows],
             is_home: true,
@@ -217,9 +258,23 @@ impl<D: OwnMemory> DeviceReplica<D> {
         self.device.fetch(&self.passes.gradients[0], &mut [0.0])
     }
 
+    /// Gives it its first state.
+    fn initialise(&mut self) -> Result<(), EngineError> {
+        self.model.layout().initialise(self.seed, &mut self.host);
+        self.loss_scale = self.model.update_facts().loss_scale(self.host.section(Section::Stats));
+        self.send_state()
+    }
+
+    /// Whether all of this section lies on the device.
+    fn has_whole(&self, section: Section) -> bool {
+        self.shards.is_none() || !HELD.contains(&section)
+    }
+
     fn send_state(&mut self) -> Result<(), EngineError> {
-        for (section, memory) in Section::ALL.into_iter().zip(&mut self.sections) {
-            self.device.send(self.host.section(section), memory)?;
+        for section in Section::ALL {
+            if self.has_whole(section) {
+                self.device.send(self.host.section(section), &mut self.sections[section as usize])?;
+            }
         }
         self.loss_scale.map_or(Ok(()), |scale| self.device.set_loss_scale(scale.factor))
     }
@@ -416,8 +471,11 @@ impl<D: OwnMemory> Replica for DeviceReplica<D> {
     fn bring_state(&mut self) -> Result<&State, EngineError> {
         assert!(self.given.is_empty(), "an update is told before anybody looks at its state");
         if !self.is_home {
-            for (section, memory) in Section::ALL.into_iter().zip(&self.sections) {
-                self.device.fetch(memory, self.host.section_mut(section))?;
+            for section in Section::ALL {
+                if self.has_whole(section) {
+                    let memory = &self.sections[section as usize];
+                    self.device.fetch(memory, self.host.section_mut(section))?;
+                }
             }
             self.is_home = true;
         }
@@ -443,7 +501,7 @@ impl<D: OwnMemory> Replica for DeviceReplica<D> {
     }
 
     fn sharding(&mut self) -> Option<&mut dyn Sharding> {
-        None
+        self.shards.is_some().then_some(self as &mut dyn Sharding)
     }
 }
 
@@ -491,6 +549,20 @@ impl<D: OwnMemory> Keeping for DeviceReplica<D> {
         assert_ne!(from, into, "a gradient is not added to itself");
         let [from, into] = self.passes.gradients.get_disjoint_mut([from, into]).expect("two that are kept");
         self.device.add_to(D::look(from), D::take(into));
+    }
+
+    fn lay(&mut self, parameters: Range<usize>) {
+        let Self { device, passes, sections, .. } = self;
+        let mut gradient = D::take(&mut passes.gradients[0]);
+        let from = D::part(D::look(&sections[0]), parameters.clone());
+        device.copy(from, D::part_mut(&mut gradient, parameters));
+    }
+
+    fn pick(&mut self, parameters: Range<usize>) {
+        let Self { device, passes, sections, is_home, .. } = self;
+        let from = D::part(D::look(&passes.gradients[0]), parameters.clone());
+        device.copy_to(from, &mut sections[0], parameters.start);
+        *is_home = false;
     }
 
     fn bring(&mut self, kept: usize, to: &mut [f32]) -> Result<(), EngineError> {
@@ -561,6 +633,9 @@ impl<D: OwnMemory> Keeping for DeviceReplica<D> {
         Ok(Some(StepOutcome { step, sums: found.sums, non_finite: found.non_finite, update }))
     }
 }
+
+#[cfg(test)]
+mod sharding_tests;
 
 #[cfg(test)]
 #[path = "device_replica_tests.rs"]

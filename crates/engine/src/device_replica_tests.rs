@@ -43,9 +43,9 @@ impl OwnMemory for Cpu {
     fn ids(memory: &Vec<u32>) -> &[u32] {
         memory
     }
-    fn send(&self, from: &[f32], to: &mut Flat) -> Result<(), EngineError> {
+    fn send_to(&self, from: &[f32], to: &mut Flat, at: usize) -> Result<(), EngineError> {
         SENT.with(|sent| sent.set(sent.get() + 1));
-        to[..from.len()].copy_from_slice(from);
+        to[at..at + from.len()].copy_from_slice(from);
         Ok(())
     }
     fn send_ids(&self, from: &[u32], to: &mut Vec<u32>) -> Result<(), EngineError> {
@@ -64,10 +64,13 @@ impl OwnMemory for Cpu {
     fn join_ahead(&self) -> Result<(), EngineError> {
         Ok(())
     }
-    fn fetch(&self, from: &Flat, to: &mut [f32]) -> Result<(), EngineError> {
+    fn fetch_from(&self, from: &Flat, at: usize, to: &mut [f32]) -> Result<(), EngineError> {
         FETCHED.with(|fetched| fetched.set(fetched.get() + to.len()));
-        to.copy_from_slice(&from[..to.len()]);
+        to.copy_from_slice(&from[at..at + to.len()]);
         Ok(())
+    }
+    fn copy_to(&self, from: &[f32], to: &mut Flat, at: usize) {
+        to[at..at + from.len()].copy_from_slice(from);
     }
     fn peak_memory(&self) -> Bytes {
         Bytes(4 * TAKEN.get() as u64)
@@ -132,6 +135,11 @@ impl OwnMemory for Cpu {
     }
 }
 
+/// What the losses of this thread's devices are multiplied by from now on.
+pub(super) fn scale(factor: f32) {
+    SCALE.set(factor);
+}
+
 /// The sum along the tree, and the first that is not finite.
 fn added_up(losses: &[LossSums]) -> (LossSums, Option<u32>) {
     let leaf = |(at, sums): (usize, &LossSums)| {
@@ -164,18 +172,18 @@ thread_local! {
     static HALTED: Cell<bool> = const { Cell::new(false) };
 }
 
-const ROWS: usize = 4;
+pub(super) const ROWS: usize = 4;
 
-fn device() -> Cpu {
+pub(super) fn device() -> Cpu {
     Cpu::new(CpuOptions::default()).expect("the best instruction set is there")
 }
 
 /// How a model is made, its input, and how many targets a micro-batch has.
-type Made = (fn() -> Chain<Cpu>, Shape, usize);
+pub(super) type Made = (fn() -> Chain<Cpu>, Shape, usize);
 
 /// A CNN with batch norm and dropout, and a GPT: values and ids as inputs, one and many targets a row. And a model whose last
 /// stage reads its outputs again.
-fn models() -> [Made; 3] {
+pub(super) fn models() -> [Made; 3] {
     let images = || {
         let options = CnnOptions { channels: vec![4, 8], hidden: vec![16], ..CnnOptions::default() };
         cnn(&options, 10).expect("options that make sense")
@@ -199,7 +207,7 @@ fn models() -> [Made; 3] {
     ]
 }
 
-fn optimizer() -> Optimizer {
+pub(super) fn optimizer() -> Optimizer {
     Optimizer {
         clip_norm: Some(1.0),
         ema: Some(0.9),

@@ -11,7 +11,7 @@ use crate::muon_update::MuonUpdate;
 use crate::optimizer::{Optimizer, Rule};
 use crate::passes::{self, Divisor, Reduced};
 use crate::sharded_update::Sharded;
-use crate::sharding::{HELD, Moments, Sharding};
+use crate::sharding::{HELD, Lies, Moments, ReducedSum, Sharding};
 use crate::shared_memory::Mapped;
 use crate::shared_update::{Sharer, Sum, UpdateRule};
 use crate::sharing::{Sharing, UpdateShare};
@@ -20,7 +20,6 @@ use crate::update_facts::UpdateFacts;
 use crate::update_info::UpdateInfo;
 use crate::whole_update::WholeUpdate;
 use dtrain_types::{Holding, SharedState, Step, Wire};
-use std::ops::Range;
 
 /// A state in the host's memory, and how it is updated. See the file's comment.
 pub struct HostState<D: HostDevice> {
@@ -354,10 +353,18 @@ impl<D: HostDevice> Sharding for HostState<D> {
         self.sharded().moments().holding()
     }
 
-    fn measure(&mut self, step: Step, gradient: &[f32], weight: f64, samples: u64, share: UpdateShare) {
+    fn looks_at_shares(&self) -> bool {
+        true
+    }
+
+    fn measure(&mut self, step: Step, sum: ReducedSum<'_>, share: UpdateShare) -> Result<(), EngineError> {
+        let ReducedSum { lies: Lies::Home(gradient), weight, samples } = sum else {
+            panic!("this replica keeps no gradients");
+        };
         self.assert_next(step, gradient);
         let (sharded, rule, own) = self.sharding_parts();
         sharded.measure(&rule, own, (step, gradient), (weight, samples, share));
+        Ok(())
     }
 
     fn tell(&self, words: &mut [f32]) {
@@ -377,9 +384,10 @@ impl<D: HostDevice> Sharding for HostState<D> {
         sharded.settle(&rule)
     }
 
-    fn update_held(&mut self) {
+    fn update_held(&mut self) -> Result<(), EngineError> {
         let (sharded, rule, own) = self.sharding_parts();
         sharded.update(&rule, own);
+        Ok(())
     }
 
     fn commit(&mut self, step: Step) {
@@ -387,35 +395,34 @@ impl<D: HostDevice> Sharding for HostState<D> {
         sharded.commit(&rule, own, step);
     }
 
-    fn part(&self, section: Section, elements: Range<usize>) -> &[f32] {
-        match HELD.contains(&section) {
+    fn read(&mut self, section: Section, from: usize, to: &mut [f32]) -> Result<(), EngineError> {
+        let elements = from..from + to.len();
+        let part = match HELD.contains(&section) {
             true => self.sharded().moments().part(section, elements),
             false => &self.own.section(section)[elements],
-        }
+        };
+        to.copy_from_slice(part);
+        Ok(())
     }
 
-    fn part_mut(&mut self, section: Section, elements: Range<usize>) -> &mut [f32] {
+    fn write(&mut self, section: Section, to: usize, values: &[f32]) -> Result<(), EngineError> {
         assert!(!HELD.contains(&section), "moments are prepared, and then adopted");
-        &mut self.own.section_mut(section)[elements]
+        self.own.section_mut(section)[to..to + values.len()].copy_from_slice(values);
+        Ok(())
     }
 
-    fn prepare(&self, holding: &Holding) -> Moments {
+    fn prepare(&mut self, holding: &Holding) -> Result<Moments, EngineError> {
         let mut prepared = self.sharded().prepare(&self.update_rule(), holding);
-        for section in HELD {
-            let first = self.own.section(section);
-            // Those of a file, before anything was held.
-            for run in holding.elements(first.len()) {
-                prepared.part_mut(section, run.clone()).copy_from_slice(&first[run]);
-            }
-        }
-        prepared
+        prepared.take_first(&self.own);
+        Ok(prepared)
     }
 
-    fn adopt(&mut self, moments: Moments, applied: Step) {
+    fn adopt(&mut self, moments: Moments, applied: Step) -> Result<(), EngineError> {
         let (sharded, rule, own) = self.sharding_parts();
         sharded.adopt(&rule, moments);
         HELD.into_iter().for_each(|section| own.empty(section));
         own.applied = applied;
+        Ok(())
     }
 }
 

@@ -8,6 +8,7 @@ use crate::device::LossSums;
 use crate::error::EngineError;
 use crate::update_info::UpdateInfo;
 use dtrain_types::{Bytes, DeviceMemory, MicroBatch, Step};
+use std::ops::Range;
 
 /// One of the gradients that a replica keeps, and what becomes of it.
 pub struct Kept<'a> {
@@ -74,6 +75,12 @@ pub trait Keeping {
 
     /// `into += from`: the same addition as [`Replica::add`](crate::Replica::add), whose sum is not rounded.
     fn add_kept(&mut self, from: usize, into: usize);
+
+    /// Lays these parameters into gradient 0, in the places of their own gradients.
+    fn lay(&mut self, parameters: Range<usize>);
+
+    /// Takes these parameters from there.
+    fn pick(&mut self, parameters: Range<usize>);
 
     /// Copies a gradient. *Blocks* until it is there. *Errors*: of the device.
     fn bring(&mut self, kept: usize, to: &mut [f32]) -> Result<(), EngineError>;

@@ -13,6 +13,7 @@ mod device_conformance;
 mod device_feeds;
 mod device_fingerprint;
 pub mod device_replica;
+mod device_shards;
 pub mod error;
 pub mod external;
 pub mod fingerprint;
@@ -79,7 +80,7 @@ pub use replica::{Gradient, MicroBatchGroup, Replica, is_at_fault, micro_batch};
 pub use schedule::{Decay, LrScaling, LrSchedule, Span};
 pub use settling::{Findings, Normaliser, Settling, UpdateScalars, Verdict};
 pub use sharded_update::Sharded;
-pub use sharding::{Moments, Piece, Sharding, word_cuts};
+pub use sharding::{Lies, Moments, Piece, ReducedSum, Sharding, word_cuts};
 pub use shared_memory::{
     PARTS, SharedAreas, SharedParts, journal_word, shared_shape, shared_shape_in_blocks, stats_area,
 };

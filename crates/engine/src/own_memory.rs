@@ -29,7 +29,11 @@ pub trait OwnMemory: Device {
     /// All of it, to read.
     fn ids(memory: &Self::Words) -> Self::Ids<'_>;
     /// Copies from the host to the beginning of `to`, behind the work given so far. `from` may be changed afterwards.
-    fn send(&self, from: &[f32], to: &mut Self::Floats) -> Result<(), EngineError>;
+    fn send(&self, from: &[f32], to: &mut Self::Floats) -> Result<(), EngineError> {
+        self.send_to(from, to, 0)
+    }
+    /// The same, to elements of `to` from this one on.
+    fn send_to(&self, from: &[f32], to: &mut Self::Floats, at: usize) -> Result<(), EngineError>;
     /// The same, to activations: memory for some is [`Device::activation_len`] elements.
     fn send_activations(&self, from: &[f32], to: &mut Self::Floats) -> Result<(), EngineError> {
         self.send(from, to)
@@ -48,11 +52,18 @@ pub trait OwnMemory: Device {
     /// What is given from now on comes behind what was sent ahead.
     fn join_ahead(&self) -> Result<(), EngineError>;
     /// Copies the beginning of `from` to the host. *Blocks* until all work given so far is done.
-    fn fetch(&self, from: &Self::Floats, to: &mut [f32]) -> Result<(), EngineError>;
+    fn fetch(&self, from: &Self::Floats, to: &mut [f32]) -> Result<(), EngineError> {
+        self.fetch_from(from, 0, to)
+    }
+    /// The same, of elements from this one on.
+    fn fetch_from(&self, from: &Self::Floats, at: usize, to: &mut [f32]) -> Result<(), EngineError>;
     /// The same, from activations.
     fn fetch_activations(&self, from: &Self::Floats, to: &mut [f32]) -> Result<(), EngineError> {
         self.fetch(from, to)
     }
+    /// Copies from memory of the device to elements of `to` from this one on, and brings the copy of these up to date where it has one
+    /// ([`OwnMemory::parameters`]).
+    fn copy_to(&self, from: Self::Ref<'_>, to: &mut Self::Floats, at: usize);
     /// Elements of f32 memory that the copy of so many parameters takes, where the device has one.
     fn copy_len(&self, _parameters: usize) -> usize {
         0

@@ -8,15 +8,15 @@
 //! A replica that is told to stop before 3 can make the update later, when it hears that another one made it: it kept what it needs. This
 //! file does not know who the others are.
 
-use crate::device::NORM_BLOCK;
+use crate::device::{Device, NORM_BLOCK};
 use crate::error::EngineError;
 use crate::flat::Flat;
 use crate::groups::Runs;
 use crate::host_device::HostDevice;
 use crate::layout::Section;
-use crate::optimizer::{Buffers, Factors};
+use crate::optimizer::{Buffers, Factors, Optimizer};
 use crate::passes::{self, Divisor, Reduced, Seen, Settled};
-use crate::sharding::{Moments, WORDS};
+use crate::sharding::{Held, Moments, WORDS};
 use crate::shared_update::UpdateRule;
 use crate::sharing::UpdateShare;
 use crate::state::State;
@@ -150,33 +150,12 @@ impl Sharded {
         let making = making.as_mut().expect(MEASURED);
         assert!(!making.made, "an update is made once");
         let settled = making.settled.expect("an update is settled before it is made");
-        let (held, len) = (moments.held().clone(), moments.held().len());
+        let held = moments.held().clone();
         let [parameters, stats, _, _, average] = state.sections_mut();
         let [first, second] = moments.sections_mut();
-        for ((run, start), runs) in held.runs.iter().zip(&held.starts).zip(runs.iter()) {
-            let Some(scale) = settled.scale else { break };
-            let at = *start..*start + run.len();
-            let there =
-                |section: &[f32], at: &Range<usize>| if section.is_empty() { 0..0 } else { at.clone() };
-            let buffers = Buffers::<D> {
-                parameters: &mut parameters[run.clone()],
-                first: {
-                    let at = there(first, &at);
-                    &mut first[at]
-                },
-                second: {
-                    let at = there(second, &at);
-                    &mut second[at]
-                },
-                average: {
-                    let run = there(average, run);
-                    &mut average[run]
-                },
-            };
-            let factors = Factors::known(scale);
-            rule.optimizer.apply(rule.device, making.step, factors, runs, &sum[at], buffers);
-        }
-        let facts = UpdateFacts { parameters: len, ..*rule.facts };
+        let to = Buffers::<D> { parameters, first, second, average };
+        update_runs(rule.device, rule.optimizer, making.step, &settled, (&held, runs), sum, to);
+        let facts = UpdateFacts { parameters: held.len(), ..*rule.facts };
         let reduced = Reduced::<D> { gradient: sum, samples: making.samples, divisor: making.divisor };
         reduced.blend(rule.device, &facts, &settled, stats);
         making.made = true;
@@ -187,15 +166,62 @@ impl Sharded {
     pub fn commit<D: HostDevice>(&self, rule: &UpdateRule<'_, D>, state: &mut State, step: Step) {
         assert_eq!(state.applied, step, "an update is made before it is committed");
         let skipped = self.making.and_then(|making| making.settled).is_some_and(|it| it.scale.is_none());
-        let Some(share) = rule.optimizer.averages(step).filter(|_| !skipped) else { return };
+        if skipped {
+            return;
+        }
         let [parameters, .., average] = state.sections_mut();
-        let mut next = 0;
-        // What lies between the runs: of those the average was made with them.
-        let end = parameters.len()..parameters.len();
-        for run in self.moments.held().runs.iter().chain(std::iter::once(&end)) {
-            let between = next..run.start;
-            rule.device.blend(share, 1.0, &parameters[between.clone()], &mut average[between]);
-            next = run.end;
+        average_between(rule.device, rule.optimizer, step, self.moments.held(), parameters, average);
+    }
+}
+
+/// Makes an update, if it is not skipped, of those elements that are held: whose moments lie one behind the other, as their sums do.
+///
+/// *Order*: the bits are those of an update of all.
+pub(crate) fn update_runs<D: Device>(
+    device: &D,
+    optimizer: &Optimizer,
+    step: Step,
+    settled: &Settled,
+    (held, runs): (&Held, &[Runs]),
+    sum: D::Ref<'_>,
+    mut to: Buffers<'_, D>,
+) {
+    let Some(scale) = settled.scale else { return };
+    for ((run, start), runs) in held.runs.iter().zip(&held.starts).zip(runs) {
+        let at = *start..*start + run.len();
+        let buffers = Buffers::<D> {
+            parameters: D::part_mut(&mut to.parameters, run.clone()),
+            first: part_if_there::<D>(&mut to.first, &at),
+            second: part_if_there::<D>(&mut to.second, &at),
+            average: part_if_there::<D>(&mut to.average, run),
+        };
+        optimizer.apply(device, step, Factors::known(scale), runs, D::part(sum, at), buffers);
+    }
+}
+
+fn part_if_there<'a, D: Device>(section: &'a mut D::Mut<'_>, at: &Range<usize>) -> D::Mut<'a> {
+    let part = if D::len_mut(section) == 0 { 0..0 } else { at.clone() };
+    D::part_mut(section, part)
+}
+
+/// Brings the moving average up to date, if there is one, of all that is not held: of what is held it was made with the update.
+pub(crate) fn average_between<D: Device>(
+    device: &D,
+    optimizer: &Optimizer,
+    step: Step,
+    held: &Held,
+    parameters: D::Ref<'_>,
+    mut average: D::Mut<'_>,
+) {
+    let Some(share) = optimizer.averages(step) else { return };
+    let mut next = 0;
+    let end = D::len(parameters)..D::len(parameters);
+    for run in held.runs.iter().chain(std::iter::once(&end)) {
+        let between = next..run.start;
+        next = run.end;
+        if !between.is_empty() {
+            let to = D::part_mut(&mut average, between.clone());
+            device.blend(share, 1.0.into(), D::part(parameters, between), to);
         }
     }
 }

@@ -9,7 +9,7 @@ use crate::error::EngineError;
 use crate::flat::Flat;
 use crate::layout::Section;
 use crate::sharing::UpdateShare;
-use crate::state::StateShape;
+use crate::state::{State, StateShape};
 use crate::update_info::UpdateInfo;
 use dtrain_types::{Holders, Holding, Rank, Step, Transfer, shard_elements};
 use std::ops::Range;
@@ -78,15 +78,39 @@ pub fn word_cuts(parameters: usize, replicas: usize) -> Vec<usize> {
 /// Floats that carry an f64: half of its bits each.
 pub(crate) const WORDS: usize = 2;
 
+/// A reduced gradient.
+#[derive(Clone, Copy, Debug)]
+pub struct ReducedSum<'a> {
+    /// Where it lies.
+    pub lies: Lies<'a>,
+    /// Its normaliser.
+    pub weight: f64,
+    /// Rows of the whole step.
+    pub samples: u64,
+}
+
+/// Where a reduced gradient lies.
+#[derive(Clone, Copy, Debug)]
+pub enum Lies<'a> {
+    /// In the memory of the host, as long as a gradient.
+    Home(&'a [f32]),
+    /// It is gradient 0 of those that the replica keeps ([`Keeping`](crate::Keeping)).
+    Kept,
+}
+
 /// A replica that keeps the moments of some shards.
 pub trait Sharding {
     /// The shards that it holds, of the state of [`Replica::applied`](crate::Replica::applied); none before the first was adopted.
     fn holding(&self) -> &Holding;
 
+    /// Whether it is worth while that each replica looks at a share of a gradient: else each looks at all of it, and nobody tells. The same on
+    /// all replicas.
+    fn looks_at_shares(&self) -> bool;
+
     /// Keeps what update number `step` needs of a reduced gradient, and looks at its share of it. Nothing of the state is changed.
     ///
-    /// *Panics* as `Replica::update`.
-    fn measure(&mut self, step: Step, gradient: &[f32], weight: f64, samples: u64, share: UpdateShare);
+    /// *Errors*: of the device. *Panics* as `Replica::update`.
+    fn measure(&mut self, step: Step, sum: ReducedSum<'_>, share: UpdateShare) -> Result<(), EngineError>;
 
     /// Writes what this replica saw in its share into its words. *Panics* if there is another number of them.
     fn tell(&self, words: &mut [f32]);
@@ -104,23 +128,28 @@ pub trait Sharding {
 
     /// Makes the update that was measured, of what this replica holds.
     ///
-    /// *Order*: the bits are those of one replica that does all of it. *Panics* unless it is settled, or if it was made.
-    fn update_held(&mut self);
+    /// *Order*: the bits are those of one replica that does all of it. *Errors*: of the device. *Panics* unless it is settled, or if it was made.
+    fn update_held(&mut self) -> Result<(), EngineError>;
 
     /// All parameters of this update are here, those of others too: brings the rest up to date with them.
     fn commit(&mut self, step: Step);
 
-    /// Elements of a section, counted as those of the parameters. *Panics* if it does not have them.
-    fn part(&self, section: Section, elements: Range<usize>) -> &[f32];
+    /// Reads elements of a section from its first one on, counted as those of the parameters. *Blocks* for the device. *Errors*: of the device.
+    /// *Panics* if it does not have them.
+    fn read(&mut self, section: Section, from: usize, to: &mut [f32]) -> Result<(), EngineError>;
 
-    /// Elements of parameters or moving average, to write what others hold of them; or the statistics. *Panics* if it is another section.
-    fn part_mut(&mut self, section: Section, elements: Range<usize>) -> &mut [f32];
+    /// Writes what others hold of parameters or moving average; or the statistics. *Errors*: of the device. *Panics* if it is another section.
+    fn write(&mut self, section: Section, to: usize, values: &[f32]) -> Result<(), EngineError>;
 
-    /// Memory for the moments of these shards, in which those lie already that it holds now. It goes on with what it has.
-    fn prepare(&self, holding: &Holding) -> Moments;
+    /// Memory of the host for the moments of these shards, in which those lie already that it holds now. It goes on with what it has.
+    ///
+    /// *Blocks* for the device. *Errors*: of the device.
+    fn prepare(&mut self, holding: &Holding) -> Result<Moments, EngineError>;
 
     /// Holds these shards from now on, in a state of so many updates. An update that was measured is forgotten.
-    fn adopt(&mut self, moments: Moments, applied: Step);
+    ///
+    /// *Errors*: of the device, or it has no room; it then holds nothing.
+    fn adopt(&mut self, moments: Moments, applied: Step) -> Result<(), EngineError>;
 }
 
 /// The moments of some shards.
@@ -163,30 +192,39 @@ impl Moments {
         &mut self.sections[place_of(section)][at]
     }
 
+    pub(crate) fn sections(&self) -> [&[f32]; HELD.len()] {
+        self.sections.each_ref().map(|flat| &**flat)
+    }
+
     pub(crate) fn sections_mut(&mut self) -> [&mut [f32]; HELD.len()] {
         self.sections.each_mut().map(|flat| &mut **flat)
     }
 
+    /// Copies what a state has of them that holds moments by itself: those of a file, before anything was held.
+    pub(crate) fn take_first(&mut self, state: &State) {
+        for section in HELD {
+            let first = state.section(section);
+            for run in self.holding.elements(first.len()) {
+                self.part_mut(section, run.clone()).copy_from_slice(&first[run]);
+            }
+        }
+    }
+
     /// Copies what both have.
     pub(crate) fn take_from(&mut self, other: &Self) {
-        for run in self.held.runs.clone() {
-            for theirs in &other.held.runs {
-                let both = run.start.max(theirs.start)..run.end.min(theirs.end);
-                if both.is_empty() {
-                    continue;
-                }
-                for section in HELD {
-                    if !self.sections[place_of(section)].is_empty() {
-                        let from = other.part(section, both.clone());
-                        self.part_mut(section, both.clone()).copy_from_slice(from);
-                    }
+        for both in self.held.meets(&other.held) {
+            for section in HELD {
+                if !self.sections[place_of(section)].is_empty() {
+                    let from = other.part(section, both.clone());
+                    self.part_mut(section, both.clone()).copy_from_slice(from);
                 }
             }
         }
     }
 }
 
-fn place_of(section: Section) -> usize {
+/// Which of the sections that only holders have it is. *Panics* if it is none of them.
+pub(crate) fn place_of(section: Section) -> usize {
     HELD.iter().position(|held| *held == section).expect("a section that only holders have")
 }
 
@@ -200,9 +238,16 @@ pub(crate) struct Held {
 }
 
 impl Held {
-    fn of(runs: Vec<Range<usize>>) -> Self {
+    pub fn of(runs: Vec<Range<usize>>) -> Self {
         let starts = runs.iter().scan(0, |next, run| Some(std::mem::replace(next, *next + run.len())));
         Self { starts: starts.collect(), runs }
+    }
+
+    /// What both have, as runs that rise.
+    pub fn meets(&self, other: &Self) -> Vec<Range<usize>> {
+        let both = |a: &Range<usize>, b: &Range<usize>| a.start.max(b.start)..a.end.min(b.end);
+        let with = |a| other.runs.iter().map(move |b| both(a, b));
+        self.runs.iter().flat_map(with).filter(|run| !run.is_empty()).collect()
     }
 
     pub fn len(&self) -> usize {
@@ -210,7 +255,7 @@ impl Held {
     }
 
     /// Where elements lie that are neighbours. *Panics* if they are not held.
-    fn place(&self, elements: &Range<usize>) -> Range<usize> {
+    pub fn place(&self, elements: &Range<usize>) -> Range<usize> {
         if elements.is_empty() {
             return 0..0;
         }

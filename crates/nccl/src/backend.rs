@@ -21,6 +21,7 @@ use dtrain_collective::{
 use dtrain_types::{Rank, Trailer};
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -116,7 +117,7 @@ impl From<DeviceError> for CollectiveError {
 impl<D: Device> NcclBackend<D> {
     /// Takes up a generation on a device, in an arena that may be larger than the generation needs.
     ///
-    /// *Errors*: [`CollectiveError::Assignment`]; `Device` if there is not enough memory. *Panics* if the communicator is
+    /// *Errors*: [`CollectiveError::Assignment`]; of the device. Room for what peers send is made before the first sum. *Panics* if the communicator is
     /// not that of the membership, if the arena lacks slots, and as [`Backend::prepare`].
     pub fn new(
         device: D,
@@ -167,7 +168,7 @@ impl<D: Device> NcclBackend<D> {
             failure: None,
         };
         backend.prepare(setup.counts);
-        backend.failure.take().map_or(Ok(backend), Err)
+        Ok(backend)
     }
 
     /// Ends this backend and gives back what it was made of. *Blocks* for a failed one's abort and for the stream, at most
@@ -240,6 +241,11 @@ impl<D: Device> NcclBackend<D> {
             }
         };
         self.progress.begin(intent);
+        match op.kind() {
+            OpKind::AllReduce => self.plan_sums(WHOLE + 1..self.parts.len())?,
+            OpKind::ReduceScatter => self.plan_sums(WHOLE..WHOLE + 1)?,
+            _ => {}
+        }
         self.settle()?;
         let last = self.parts.len() - 1;
         if op.kind() == OpKind::AllReduce {
@@ -316,6 +322,7 @@ impl<D: Device> NcclBackend<D> {
         }
         self.alive()?;
         self.progress.may_begin(seq)?;
+        self.plan_sums(WHOLE + 1..self.parts.len())?;
         self.settle()?;
         let intent = Intent::new(seq, &Op::AllReduce { micro_batches, trailers: &[] });
         let parts = begun + ripe;
@@ -412,23 +419,24 @@ impl<D: Device> NcclBackend<D> {
         plan.trailer_order().sum_trailers(&self.trailers, &mut self.trailer_stack)
     }
 
-    /// Makes room for what peers send, and plans the additions.
-    fn plan_sums(&mut self) -> Result<(), DeviceError> {
-        let held = self.held.as_mut().expect("only the end takes it");
-        let (plans, parts, map) = (&self.plans, &self.parts, &self.map);
-        let staged = plans.iter().flat_map(|plan| parts.iter().map(move |part| map.staged(plan, part)));
-        let most = staged.max().unwrap_or(0);
+    /// Makes room for what peers send of parts of these places, one part after the other, and plans the additions: before their first
+    /// sum. As a rule a slot is summed in parts, and nobody makes room for all of it.
+    fn plan_sums(&mut self, places: Range<usize>) -> Result<(), DeviceError> {
         if self.plans.mode() == Reduce::Ring || self.map.world == 1 {
             return Ok(());
         }
+        let held = self.held.as_mut().expect("only the end takes it");
+        let most = self.map.most_staged(&self.plans, &self.parts[places.clone()]);
         if most > held.staged {
+            // What there was makes room first.
+            held.staging = held.device.allocate(MemoryPlace::Device, 0)?;
             held.staging = held.device.allocate(MemoryPlace::Device, most * size_of::<f32>())?;
             held.staged = most;
             self.map.staging = held.device.address(&held.staging);
             held.sums.clear();
         }
         for (count, plan) in self.plans.by_count() {
-            for (place, part) in self.parts.iter().enumerate() {
+            for (place, part) in self.parts.iter().enumerate().filter(|(place, _)| places.contains(place)) {
                 if let Entry::Vacant(entry) = held.sums.entry((count, place)) {
                     entry.insert(self.map.plan_sum(&held.device, plan, part)?);
                 }
@@ -480,9 +488,6 @@ impl<D: Device> Backend for NcclBackend<D> {
         let room = self.plans.iter().map(|plan| plan.leaf_count()).max().unwrap_or(0);
         self.trailers.reserve(room);
         self.trailer_stack.reserve(room);
-        if let Err(error) = self.plan_sums() {
-            self.failure = Some(error.into());
-        }
     }
 
     fn arena(&mut self) -> &mut dyn Arena {
@@ -499,16 +504,9 @@ impl<D: Device> Backend for NcclBackend<D> {
         let falls = at.windows(2).all(|pair| pair[0] > pair[1]);
         assert!(falls && at.iter().all(|at| (1..len).contains(at)), "cuts at {at:?} of {len}");
         self.parts.truncate(WHOLE + 1);
-        let mut end = len;
-        for start in at.iter().copied().chain([0]) {
-            self.parts.push(Part::new(start..end, self.map.world));
-            end = start;
-        }
+        self.parts.extend(Part::all(len, at, self.map.world));
         let held = self.held.as_mut().expect("only the end takes it");
         held.sums.retain(|(_, place), _| *place == WHOLE);
-        if let Err(error) = self.plan_sums() {
-            self.failure = Some(error.into());
-        }
     }
 
     fn offer(&mut self, seq: Sequence, micro_batches: u32, from: usize) {

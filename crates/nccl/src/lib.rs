@@ -34,4 +34,5 @@ pub use group::NcclGroup;
 pub use library::{Function, NcclLibrary, UniqueId};
 pub use locate::open;
 pub use planes::{LOG, NcclPlane, Patience, Planes};
+pub use transfer::staged_floats;
 pub use version::NcclVersion;

@@ -4,7 +4,7 @@
 
 use crate::device::{Address, Device, DeviceError};
 use crate::{NcclError, NcclGroup};
-use dtrain_collective::{Chunks, CountPlan, Moves};
+use dtrain_collective::{Assignment, Chunks, CountPlan, Moves, Plans, Reduce};
 use std::ops::Range;
 
 /// Neighbours in a slot that are summed as one, and who owns which of them.
@@ -17,6 +17,13 @@ pub(crate) struct Part {
 impl Part {
     pub fn new(elements: Range<usize>, world: usize) -> Self {
         Self { start: elements.start, chunks: Chunks::even(elements.len(), world) }
+    }
+
+    /// A slot of `len` floats, cut at these elements, from its end to its start.
+    pub fn all(len: usize, cuts: &[usize], world: usize) -> Vec<Self> {
+        let starts = || cuts.iter().copied().chain([0]);
+        let ends = [len].into_iter().chain(starts());
+        ends.zip(starts()).map(|(end, start)| Self::new(start..end, world)).collect()
     }
 
     pub fn start(&self) -> usize {
@@ -51,6 +58,25 @@ pub(crate) struct Map {
 
 const FLOAT: usize = size_of::<f32>();
 
+/// Floats that a rank stages for one of these parts, at most.
+fn most_staged(rank: usize, plans: &Plans, parts: &[Part]) -> usize {
+    let leaves = plans.iter().map(|plan| plan.leaf_count() - plan.leaves_of(rank).len()).max();
+    let floats = parts.iter().map(|part| part.chunk(rank).len()).max();
+    leaves.unwrap_or(0) * floats.unwrap_or(0)
+}
+
+/// How many floats a rank needs beside its slots of `len` floats for what its peers send it, in steps of these counts: where sums are cut at
+/// these elements ([`Backend::cut`](dtrain_collective::Backend::cut)).
+///
+/// *Panics* as [`Backend::prepare`](dtrain_collective::Backend::prepare).
+#[must_use]
+pub fn staged_floats(membership: &Assignment, counts: &[u32], len: usize, cuts: &[usize]) -> usize {
+    let (rank, world) = (membership.rank.index(), membership.ranges.len());
+    let mut plans = Plans::new(membership.clone(), Reduce::Exact);
+    plans.prepare(counts);
+    most_staged(rank, &plans, &Part::all(len, cuts, world))
+}
+
 impl Map {
     fn peers(&self) -> impl Iterator<Item = usize> {
         // Each rank begins with its right neighbour, so that not all begin with the same one.
@@ -71,9 +97,9 @@ impl Map {
         }
     }
 
-    /// Floats that are staged for a part.
-    pub fn staged(&self, plan: &CountPlan, part: &Part) -> usize {
-        (plan.leaf_count() - plan.leaves_of(self.rank).len()) * part.chunk(self.rank).len()
+    /// Floats that are staged for one of these parts, at most.
+    pub fn most_staged(&self, plans: &Plans, parts: &[Part]) -> usize {
+        most_staged(self.rank, plans, parts)
     }
 
     /// Plans the addition of this rank's chunk of a part.

@@ -353,10 +353,12 @@ impl Work<'_> {
                 compute.agenda.handle_measured(record);
                 let replica = compute.parts.replica.as_mut();
                 match plane.shards.is_some() {
-                    true => sharded_state::measure(plane, replica, step, &trailer),
-                    false => shared_state::measure(plane, replica, step, &trailer),
+                    true => Ok(sharded_state::measure(plane, replica, step, &trailer).map_err(engine)?),
+                    false => {
+                        shared_state::measure(plane, replica, step, &trailer);
+                        Ok(())
+                    }
                 }
-                Ok(())
             }
             Task::Agree(_) => {
                 let waited = sharded_state::agree(&mut self.plane, self.compute.parts.replica.as_mut())?;
@@ -373,10 +375,7 @@ impl Work<'_> {
                 self.settled(step, settled)?;
                 let replica = self.compute.parts.replica.as_mut();
                 match self.plane.shards.is_some() {
-                    true => {
-                        sharded_state::update(replica);
-                        Ok(())
-                    }
+                    true => Ok(sharded_state::update(replica).map_err(engine)?),
                     false => shared_state::update_share(&mut self.plane, replica),
                 }
             }

@@ -13,6 +13,8 @@ use std::time::{Duration, Instant};
 
 /// The first bucket is no larger than this, so that the link has something to do early. *Units*: bytes.
 const FIRST_BUCKET: usize = 1 << 20;
+/// A bucket is no larger than this, or than was asked for: a rank has room for one of each of its peers. *Units*: bytes.
+const LARGEST_BUCKET: usize = 64 << 20;
 /// Parts of a slot on a device begin at multiples of this. *Units*: floats.
 const LINE: usize = 64;
 /// Where the rest of a pass takes less than a bucket takes at this speed, sending it early hides nothing and costs the cores
@@ -140,18 +142,29 @@ impl Gradient for GradientSlot<'_> {
     }
 }
 
-/// Where gradients are cut that are offered in buckets of at least so many bytes: falling, at starts of stages.
+/// Where gradients are cut that are offered in buckets of at least so many bytes: falling, at starts of stages, and inside of them where
+/// a bucket would be far larger.
+#[must_use]
 pub fn cuts(layout: &Layout, bucket_bytes: usize) -> Vec<usize> {
     let (mut cuts, mut end) = (Vec::new(), layout.gradient_len());
     let mut bucket = FIRST_BUCKET.min(bucket_bytes);
+    let most = LARGEST_BUCKET.max(bucket_bytes) / size_of::<f32>() / LINE * LINE;
+    let mut cut = |at: usize, end: usize| {
+        let pieces = (end - at).div_ceil(most);
+        let inside = (1..pieces).rev().map(|piece| at + ((end - at) * piece / pieces).next_multiple_of(LINE));
+        cuts.extend(inside.chain([at]));
+    };
     for stage in layout.stages.iter().rev() {
         // On a cache line of the device: what is behind it is final too.
         let at = stage.parameters.start.next_multiple_of(LINE);
         if at > 0 && at < end && size_of::<f32>() * (end - at) >= bucket {
-            cuts.push(at);
+            cut(at, end);
             (end, bucket) = (at, bucket_bytes);
         }
     }
+    cut(0, end);
+    // The start of all is no cut.
+    cuts.pop();
     cuts
 }
 
@@ -179,6 +192,9 @@ mod tests {
         );
         assert_eq!(cuts(&layout(&[100, 130, 300, 301]), 64), [192, 128], "on lines, and none that is empty");
         assert!(cuts(&layout(&[10]), 1).is_empty() && cuts(&layout(&[0]), 1).is_empty());
+        // 144 MiB in front, and 80 behind it.
+        let large = layout(&[36 * million, 56 * million]);
+        assert_eq!(cuts(&large, 4 << 20), [46, 36, 24, 12].map(|at| at * million));
     }
 
     #[test]

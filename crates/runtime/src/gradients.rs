@@ -121,9 +121,13 @@ fn keeper(replica: &mut dyn Replica) -> &mut dyn Keeping {
 }
 
 impl Told {
-    /// Behind, if the replica has room for the losses of so many micro-batches.
+    /// Behind, if the replica has room for the losses of so many micro-batches. Parts of an update follow one another on the host.
     fn by(replica: &mut dyn Replica, micro_batches: usize) -> Self {
-        if keeper(replica).work_ahead(micro_batches) { Self::Behind } else { Self::AtOnce }
+        if replica.sharding().is_none() && keeper(replica).work_ahead(micro_batches) {
+            Self::Behind
+        } else {
+            Self::AtOnce
+        }
     }
 }
 
@@ -279,6 +283,12 @@ impl Gradients {
                 backend.finish(sequence).map_err(off)
             }
         }
+    }
+
+    /// Whether the sum is gradient 0 of those that the replica keeps: else it lies on the host.
+    #[must_use]
+    pub fn reduced_is_kept(&self) -> bool {
+        matches!(self, Self::Home(_) | Self::Device(_))
     }
 
     /// When the host hears of a step.

@@ -54,6 +54,7 @@ pub use clock::Clock;
 pub use data_plane::{collective_membership, step_counts};
 pub use found::Found;
 pub use gateway::Gateway;
+pub use gradient_slot::cuts;
 pub use journal::{Conclusion, Journal, RunFigures};
 pub use keeper::{KeeperPlan, KeeperSetup, KeptName, MakeMemory, keep_if_asked};
 pub use metric::{EpochMetric, Measured, NotMeasured, Predicts, Quantity};

@@ -6,7 +6,9 @@
 use crate::broke::{Broke, engine, off};
 use crate::data_plane::DataPlane;
 use dtrain_collective::Op;
-use dtrain_engine::{EngineError, Piece, Replica, Section, Sharding, UpdateInfo, UpdateShare};
+use dtrain_engine::{
+    EngineError, Lies, Piece, ReducedSum, Replica, Section, Sharding, UpdateInfo, UpdateShare,
+};
 use dtrain_protocol::Failure;
 use dtrain_types::{Holders, Holding, NodeId, Rank, Step, Trailer};
 use std::ops::Range;
@@ -25,7 +27,7 @@ pub fn catch_up(replica: &mut dyn Replica, step: Step) -> Result<bool, Broke> {
         return Err(Failure::Setup(format!("the sum of step {step} was not kept")).into());
     }
     sharding.settle().map_err(engine)?;
-    sharding.update_held();
+    sharding.update_held().map_err(engine)?;
     Ok(true)
 }
 
@@ -45,34 +47,35 @@ pub fn share_out(
         let words = format!("the ranks that are there do not hold the state of step {step}");
         return Err(Failure::Setup(words).into());
     };
-    let mut moments = sharding(replica).prepare(&holders.holding(rank));
+    let mut moments = sharding(replica).prepare(&holders.holding(rank)).map_err(engine)?;
     for piece in pieces {
         let Piece { section, elements, source, targets } = &piece;
         let len = elements.len();
         if *source == rank {
-            let own = sharding(replica).part(*section, elements.clone());
-            plane.backend.arena().lease(0)[..len].copy_from_slice(own);
+            let slot = &mut plane.backend.arena().lease(0)[..len];
+            sharding(replica).read(*section, elements.start, slot).map_err(engine)?;
         }
         plane.sequence.0 += 1;
         plane.backend.start(plane.sequence, &Op::Copy { sources: &[*source], targets, len }).map_err(off)?;
         plane.backend.finish(plane.sequence).map_err(off)?;
         if targets.contains(&rank) {
-            let to = match piece.is_of_moments() {
-                true => moments.part_mut(*section, elements.clone()),
-                false => sharding(replica).part_mut(*section, elements.clone()),
-            };
-            to.copy_from_slice(&plane.backend.arena().lease(0)[..len]);
+            let slot = &plane.backend.arena().lease(0)[..len];
+            match piece.is_of_moments() {
+                true => moments.part_mut(*section, elements.clone()).copy_from_slice(slot),
+                false => sharding(replica).write(*section, elements.start, slot).map_err(engine)?,
+            }
         }
     }
-    sharding(replica).adopt(moments, step);
-    Ok(())
+    Ok(sharding(replica).adopt(moments, step).map_err(engine)?)
 }
 
 /// Begins with what this rank has of its own: first values, or those of a checkpoint.
-pub fn begin(plane: &DataPlane, replica: &mut dyn Replica, step: Step) {
+///
+/// *Errors*: of the device.
+pub fn begin(plane: &DataPlane, replica: &mut dyn Replica, step: Step) -> Result<(), EngineError> {
     let shards = plane.shards.as_ref().expect(SHARDED);
-    let moments = sharding(replica).prepare(&shards.holders.holding(plane.membership.rank));
-    sharding(replica).adopt(moments, step);
+    let moments = sharding(replica).prepare(&shards.holders.holding(plane.membership.rank))?;
+    sharding(replica).adopt(moments, step)
 }
 
 /// Which shards each rank reads of a checkpoint: its own, where all see the run folder. Else those who see it have all of it together.
@@ -90,12 +93,24 @@ pub fn readers(plane: &DataPlane) -> Vec<Holding> {
 }
 
 /// Keeps what this rank needs of the sum, and looks at its share. Nothing is changed yet.
-pub fn measure(plane: &mut DataPlane, replica: &mut dyn Replica, step: Step, trailer: &Trailer) {
+///
+/// *Errors*: of the device.
+pub fn measure(
+    plane: &mut DataPlane,
+    replica: &mut dyn Replica,
+    step: Step,
+    trailer: &Trailer,
+) -> Result<(), EngineError> {
     let share = match exchanges(plane, replica) {
         true => UpdateShare { index: plane.membership.rank.index(), of: world(plane) },
         false => UpdateShare { index: 0, of: 1 },
     };
-    sharding(replica).measure(step, plane.backend.reduced(), trailer.weight, trailer.samples, share);
+    let Trailer { weight, samples, .. } = *trailer;
+    let lies = match plane.gradients.reduced_is_kept() {
+        true => Lies::Kept,
+        false => Lies::Home(plane.backend.reduced()),
+    };
+    sharding(replica).measure(step, ReducedSum { lies, weight, samples }, share)
 }
 
 /// Learns what the others have measured; tells how long it waited for them.
@@ -117,10 +132,10 @@ pub fn agree(plane: &mut DataPlane, replica: &mut dyn Replica) -> Result<Duratio
     Ok(waited)
 }
 
-/// Whether there is room in a slot for what all have measured: else each looks at all of the sum.
+/// Whether ranks look at shares of the sum, and there is room in a slot for what all have measured: else each looks at all of it.
 fn exchanges(plane: &DataPlane, replica: &mut dyn Replica) -> bool {
     let words = plane.shards.as_ref().expect(SHARDED).words.last().copied().unwrap_or(0);
-    world(plane) > 1 && words <= replica.about().gradient_len()
+    world(plane) > 1 && words <= replica.about().gradient_len() && sharding(replica).looks_at_shares()
 }
 
 fn world(plane: &DataPlane) -> usize {
@@ -135,8 +150,10 @@ pub fn settle(replica: &mut dyn Replica) -> Result<UpdateInfo, EngineError> {
 }
 
 /// Updates what this rank holds.
-pub fn update(replica: &mut dyn Replica) {
-    sharding(replica).update_held();
+///
+/// *Errors*: of the device.
+pub fn update(replica: &mut dyn Replica) -> Result<(), EngineError> {
+    sharding(replica).update_held()
 }
 
 /// Gives all the parameters that this rank owns, and takes the others'; tells how long it waited for them.
@@ -146,13 +163,37 @@ pub fn gather(plane: &mut DataPlane, replica: &mut dyn Replica) -> Result<Durati
     if plane.shards.as_ref().expect(SHARDED).holders.hold_all() {
         return Ok(Duration::ZERO);
     }
-    let (own, waited) = gather_section(plane, replica, Section::Parameters)?;
     let parameters = replica.about().layout.parameters;
+    let on_device = plane.gradients.reduced_is_kept();
+    if let Some(keeper) = replica.keeping().filter(|_| on_device) {
+        // The slot is gradient 0: nothing visits the host.
+        let own = owned(plane);
+        keeper.lay(own.clone());
+        let waited = all_gather(plane)?;
+        [0..own.start, own.end..parameters].into_iter().for_each(|part| keeper.pick(part));
+        return Ok(waited);
+    }
+    let (own, waited) = gather_section(plane, replica, Section::Parameters)?;
     let slot = plane.backend.arena().lease(0);
     for part in [0..own.start, own.end..parameters] {
-        sharding(replica).part_mut(Section::Parameters, part.clone()).copy_from_slice(&slot[part]);
+        sharding(replica).write(Section::Parameters, part.start, &slot[part]).map_err(engine)?;
     }
     Ok(waited)
+}
+
+/// What this rank owns of the parameters.
+fn owned(plane: &DataPlane) -> Range<usize> {
+    plane.shards.as_ref().expect(SHARDED).owned(plane.membership.rank)
+}
+
+/// Brings what each rank owns of slot 0 to all of them; tells how long it waited.
+fn all_gather(plane: &mut DataPlane) -> Result<Duration, Broke> {
+    let cuts = &plane.shards.as_ref().expect(SHARDED).cuts;
+    let begun = Instant::now();
+    plane.sequence.0 += 1;
+    plane.backend.start(plane.sequence, &Op::AllGather { cuts: Some(cuts) }).map_err(off)?;
+    plane.backend.finish(plane.sequence).map_err(off)?;
+    Ok(begun.elapsed())
 }
 
 /// Turns to the state after this update.
@@ -166,14 +207,10 @@ fn gather_section(
     replica: &mut dyn Replica,
     section: Section,
 ) -> Result<(Range<usize>, Duration), Broke> {
-    let shards = plane.shards.as_ref().expect(SHARDED);
-    let own = shards.owned(plane.membership.rank);
-    plane.backend.arena().lease(0)[own.clone()].copy_from_slice(sharding(replica).part(section, own.clone()));
-    let begun = Instant::now();
-    plane.sequence.0 += 1;
-    plane.backend.start(plane.sequence, &Op::AllGather { cuts: Some(&shards.cuts) }).map_err(off)?;
-    plane.backend.finish(plane.sequence).map_err(off)?;
-    Ok((own, begun.elapsed()))
+    let own = owned(plane);
+    let slot = &mut plane.backend.arena().lease(0)[own.clone()];
+    sharding(replica).read(section, own.start, slot).map_err(engine)?;
+    Ok((own, all_gather(plane)?))
 }
 
 /// Every section of the state, one after the other, whole: those that ranks hold by shards are gathered for it. All ranks call it alike.
@@ -187,20 +224,37 @@ pub fn for_each_section(
     let lengths = replica.about().state.lengths();
     for (section, len) in Section::ALL.into_iter().zip(lengths) {
         if len == 0 || !matches!(section, Section::First | Section::Second) {
-            each(section, sharding(replica).part(section, 0..len));
+            each(section, replica.bring_state().map_err(engine)?.section(section));
             continue;
         }
         gather_section(plane, replica, section)?;
         let whole = &plane.backend.arena().lease(0)[..len];
-        for run in sharding(replica).holding().elements(len) {
-            let same = |(a, b): (&f32, &f32)| a.to_bits() == b.to_bits();
-            if !sharding(replica).part(section, run.clone()).iter().zip(&whole[run]).all(same) {
-                let words =
-                    format!("what this rank holds of {} differs from what its owner has", section.name());
-                return Err(Failure::Engine(words).into());
-            }
-        }
+        compare(replica, section, whole)?;
         each(section, whole);
+    }
+    // A slot of a device is its own again.
+    plane.backend.arena().on_device(0);
+    Ok(())
+}
+
+/// Elements that are compared at once.
+const COMPARED: usize = 16 * 1024;
+
+/// *Errors*: this rank holds something else of a section.
+fn compare(replica: &mut dyn Replica, section: Section, whole: &[f32]) -> Result<(), Broke> {
+    let runs = sharding(replica).holding().elements(whole.len());
+    let mut held = vec![0.0; COMPARED.min(whole.len())];
+    for from in runs
+        .into_iter()
+        .flat_map(|run| run.clone().step_by(COMPARED).map(move |at| at..run.end.min(at + COMPARED)))
+    {
+        let held = &mut held[..from.len()];
+        sharding(replica).read(section, from.start, held).map_err(engine)?;
+        let same = |(a, b): (&f32, &f32)| a.to_bits() == b.to_bits();
+        if !held.iter().zip(&whole[from]).all(same) {
+            let words = format!("what this rank holds of {} differs from what its owner has", section.name());
+            return Err(Failure::Engine(words).into());
+        }
     }
     Ok(())
 }

@@ -76,11 +76,19 @@ pub fn load_shards(
     let checkpoint = FileStore::new(run_dir).open(id, Check::Digests).map_err(|damage| damage.to_string())?;
     let lengths = replica.about().state.lengths();
     let sharding = replica.sharding().ok_or("this replica holds no shards")?;
-    let mut moments = sharding.prepare(holding);
+    let words = |error: dtrain_engine::EngineError| error.to_string();
+    let mut moments = sharding.prepare(holding).map_err(words)?;
     for (section, len) in Section::ALL.into_iter().zip(lengths).filter(|(_, len)| *len > 0) {
         let read = match section {
             Section::Parameters | Section::Stats | Section::Average => {
-                checkpoint.load_into(specs, section.name(), sharding.part_mut(section, 0..len))
+                let mut written = Ok(());
+                let read = checkpoint.read(specs, section.name(), len, |from, values| {
+                    if written.is_ok() {
+                        written = sharding.write(section, from, values);
+                    }
+                });
+                written.map_err(words)?;
+                read
             }
             Section::First | Section::Second => {
                 let held = holding.elements(len);
@@ -97,6 +105,5 @@ pub fn load_shards(
         };
         read.map_err(|damage| damage.to_string())?;
     }
-    sharding.adopt(moments, id.step);
-    Ok(())
+    sharding.adopt(moments, id.step).map_err(words)
 }

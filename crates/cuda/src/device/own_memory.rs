@@ -96,6 +96,14 @@ impl OwnMemory for CudaDevice {
         Ok(Part::from(self.zeros(len)?).into())
     }
 
+    fn copy_to(&self, from: Values<'_>, to: &mut DeviceFloats, at: usize) {
+        let part = at..at + from.len();
+        kernels::copy(self.stream(), from, to.all.write().part(part.clone()));
+        if let (Some(copy), Some(half)) = (&mut to.copy, self.precision.half()) {
+            to_half(self.stream(), half, to.all.read().part(part.clone()), copy.write().part(part));
+        }
+    }
+
     fn copy_len(&self, parameters: usize) -> usize {
         if self.precision.half().is_some() { parameters.div_ceil(2) } else { 0 }
     }
@@ -130,11 +138,11 @@ impl OwnMemory for CudaDevice {
         memory.read()
     }
 
-    fn send(&self, from: &[f32], to: &mut DeviceFloats) -> Result<(), EngineError> {
-        self.put(from, to.all.write().part(0..from.len()))?;
+    fn send_to(&self, from: &[f32], to: &mut DeviceFloats, at: usize) -> Result<(), EngineError> {
+        let part = at..at + from.len();
+        self.put(from, to.all.write().part(part.clone()))?;
         if let (Some(copy), Some(half)) = (&mut to.copy, self.precision.half()) {
-            let to_copy = copy.write().split(from.len()).0;
-            to_half(self.stream(), half, to.all.read().part(0..from.len()), to_copy);
+            to_half(self.stream(), half, to.all.read().part(part.clone()), copy.write().part(part));
         }
         Ok(())
     }
@@ -167,8 +175,8 @@ impl OwnMemory for CudaDevice {
         self.ahead().as_ref().map_or(Ok(()), |ahead| Ok(ahead.join(self.stream())?))
     }
 
-    fn fetch(&self, from: &DeviceFloats, to: &mut [f32]) -> Result<(), EngineError> {
-        self.download(from.all.read().part(0..to.len()), to).map_err(EngineError::from)
+    fn fetch_from(&self, from: &DeviceFloats, at: usize, to: &mut [f32]) -> Result<(), EngineError> {
+        self.download(from.all.read().part(at..at + to.len()), to).map_err(EngineError::from)
     }
 
     fn fetch_activations(&self, from: &DeviceFloats, to: &mut [f32]) -> Result<(), EngineError> {

@@ -53,7 +53,9 @@ impl Compute {
         let Some(plane) = &mut self.plane else { return Err(Broke::Off("the data plane is gone".into())) };
         let (replica, step) = (self.parts.replica.as_mut(), resume_point.step);
         match &resume_point.source {
-            StateSource::Start(StartFrom::Fresh) => sharded_state::begin(plane, replica, step),
+            StateSource::Start(StartFrom::Fresh) => {
+                sharded_state::begin(plane, replica, step).map_err(engine)?;
+            }
             StateSource::Start(StartFrom::Checkpoint(id)) => {
                 let held = sharded_state::readers(plane);
                 let own = &held[plane.membership.rank.index()];

@@ -1,0 +1,123 @@
+//! A replica on a device of its own that keeps the moments of some shards alone: what it does when it is told to.
+//!
+//! What it holds, and its part of an update, is `device_shards.rs`. This file does not know who holds what.
+
+use super::DeviceReplica;
+use crate::OwnMemory;
+use crate::error::EngineError;
+use crate::layout::Section;
+use crate::passes::{Divisor, Reduced};
+use crate::sharding::{HELD, Lies, Moments, ReducedSum, Sharding, place_of};
+use crate::sharing::UpdateShare;
+use crate::update_info::UpdateInfo;
+use dtrain_types::{Holding, Step};
+
+impl<D: OwnMemory> Sharding for DeviceReplica<D> {
+    fn holding(&self) -> &Holding {
+        self.shards.as_ref().expect(SHARDED).holding()
+    }
+
+    fn looks_at_shares(&self) -> bool {
+        false
+    }
+
+    fn measure(&mut self, step: Step, sum: ReducedSum<'_>, share: UpdateShare) -> Result<(), EngineError> {
+        assert_eq!(step, self.host.applied.next(), "updates come in order, each once");
+        assert_eq!(share.of, 1, "it looks at all of a gradient");
+        let ReducedSum { lies, weight, samples } = sum;
+        let Self { device, model, passes, shards, loss_scale, .. } = self;
+        let facts = model.update_facts();
+        if let Lies::Home(gradient) = lies {
+            assert_eq!(gradient.len(), facts.gradient_len(), "a reduced gradient has the layout's length");
+            device.send(gradient, &mut passes.gradients[0])?;
+        }
+        let divisor = Divisor { weight, scale: *loss_scale };
+        let reduced = Reduced::<D> { gradient: D::look(&passes.gradients[0]), samples, divisor };
+        shards.as_mut().expect(SHARDED).measure(device, &facts, step, &reduced);
+        Ok(())
+    }
+
+    fn tell(&self, _: &mut [f32]) {
+        panic!("a device that looks at all of a gradient has nothing to tell");
+    }
+
+    fn hear(&mut self, _: &[f32]) {
+        panic!("a device that looks at all of a gradient has nothing to hear");
+    }
+
+    fn measured(&self) -> Option<Step> {
+        self.shards.as_ref().expect(SHARDED).measured()
+    }
+
+    fn settle(&mut self) -> Result<UpdateInfo, EngineError> {
+        let Self { model, optimizer, shards, .. } = self;
+        shards.as_mut().expect(SHARDED).settle(&model.update_facts(), optimizer)
+    }
+
+    fn update_held(&mut self) -> Result<(), EngineError> {
+        let Self { device, model, sections, optimizer, shards, host, loss_scale, is_home, .. } = self;
+        let [parameters, stats, _, _, average] = sections.each_mut().map(|section| D::take(section));
+        let rule = (&model.update_facts(), &*optimizer);
+        let shards = shards.as_mut().expect(SHARDED);
+        let (step, info) = shards.update(device, rule, [parameters, stats, average]);
+        *loss_scale = info.loss_scale;
+        loss_scale.map_or(Ok(()), |scale| device.set_loss_scale(scale.factor))?;
+        device.submit();
+        (host.applied, *is_home) = (step, false);
+        Ok(())
+    }
+
+    fn commit(&mut self, step: Step) {
+        assert_eq!(self.host.applied, step, "an update is made before it is committed");
+        let Self { device, sections: [parameters, _, _, _, average], optimizer, shards, .. } = self;
+        let shards = shards.as_ref().expect(SHARDED);
+        shards.commit(device, (optimizer, step), D::look(parameters), D::take(average));
+    }
+
+    fn read(&mut self, section: Section, from: usize, to: &mut [f32]) -> Result<(), EngineError> {
+        if !HELD.contains(&section) {
+            return self.device.fetch_from(&self.sections[section as usize], from, to);
+        }
+        let shards = self.shards.as_ref().expect(SHARDED);
+        let at = shards.held().place(&(from..from + to.len())).start;
+        self.device.fetch_from(&shards.moments[place_of(section)], at, to)
+    }
+
+    fn write(&mut self, section: Section, to: usize, values: &[f32]) -> Result<(), EngineError> {
+        assert!(!HELD.contains(&section), "moments are prepared, and then adopted");
+        self.device.send_to(values, &mut self.sections[section as usize], to)?;
+        self.is_home = false;
+        Ok(())
+    }
+
+    fn prepare(&mut self, holding: &Holding) -> Result<Moments, EngineError> {
+        let moments = self.optimizer.rule.moments();
+        let parameters = self.model.update_facts().parameters;
+        let there = [moments > 0, moments > 1];
+        let mut prepared = Moments::zeros(holding, parameters, there);
+        prepared.take_first(&self.host);
+        for run in prepared.held().meets(self.shards.as_ref().expect(SHARDED).held()) {
+            for (section, _) in HELD.into_iter().zip(there).filter(|(_, there)| *there) {
+                let to = prepared.part_mut(section, run.clone());
+                self.read(section, run.start, to)?;
+            }
+        }
+        Ok(prepared)
+    }
+
+    fn adopt(&mut self, moments: Moments, applied: Step) -> Result<(), EngineError> {
+        let Self { device, model, optimizer, sections, shards, host, loss_scale, .. } = self;
+        let facts = model.update_facts();
+        let all = optimizer.runs(model.layout());
+        shards.as_mut().expect(SHARDED).hold(device, &moments, &all, facts.stats)?;
+        HELD.into_iter().for_each(|section| host.empty(section));
+        host.applied = applied;
+        // The scale of the loss is a part of the statistics, which may be others'.
+        device.fetch(&sections[Section::Stats as usize], host.section_mut(Section::Stats))?;
+        *loss_scale = facts.loss_scale(host.section(Section::Stats));
+        loss_scale.map_or(Ok(()), |scale| device.set_loss_scale(scale.factor))
+    }
+}
+
+/// Why a state is asked for its part: nobody asks otherwise.
+const SHARDED: &str = "it keeps the moments of some shards";
