@@ -101,7 +101,7 @@ fn whichever_rank_is_killed_at_whatever_moment_no_step_is_lost_and_its_shards_ha
     let (seed, kills) = (seed(), 8);
     println!("DTRAIN_TEST_SEED={seed} repeats this");
     let mut rng = Rng(seed);
-    let model = format!("{WIDE} steps=1500 checkpoint.every=none");
+    let model = format!("{WIDE} steps=900 checkpoint.every=none");
     let folder = folder();
     let mut run =
         Running::start(folder.path(), &format!("{model} {SHARDED} ranks=4 name=hurt max_restarts=1000"));
@@ -119,7 +119,7 @@ fn whichever_rank_is_killed_at_whatever_moment_no_step_is_lost_and_its_shards_ha
     let run = run.finish();
     run.succeeded();
     assert_eq!(run.summary()["lost_steps"], 0, "{}", run.stderr);
-    is_whole(folder.path(), "hurt", &whole_digest(&model), 1500);
+    is_whole(folder.path(), "hurt", &whole_digest(&model), 900);
 }
 
 #[test]
