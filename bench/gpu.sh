@@ -180,6 +180,9 @@ if [[ -x $pack/dtrain && $here ]]; then
         [[ $ranks == 2 ]] && told "profile: bf16, ranks 2" profile-bf16 60 "$pack/dtrain" "${halves[@]}" ranks=2 "run_dir=$out/run-profile" --profile
         rm -rf "$out/run-$ranks" "$out/run-profile"
     done
+    # Each rank keeps two thirds of the optimizer's state.
+    digest bf16 3 "$pack/dtrain" "${halves[@]}" ranks=3 state=sharded "run_dir=$out/run-3"
+    rm -rf "$out/run-3"
     told "killed ranks: bf16, ranks 3" kill-bf16 120 "$pack/dtrain" drill kill "${halves[@]:2}" ranks=3
 else
     skip "digest: bf16" "$([[ $here ]] && echo "there is no $pack/dtrain" || echo "no GPU")"

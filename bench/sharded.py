@@ -117,7 +117,7 @@ def pace(arguments, networks):
     for _ in range(arguments.rounds):
         for state, found in rates.items():
             hidden = f"model.hidden=[{arguments.width},{arguments.width}]"
-            _, steps, _ = one(arguments, networks, [*WIDE, hidden, f"state={state}", "steps=40"])
+            _, steps, _ = one(arguments, networks, [*WIDE, hidden, f"state={state}", "steps=40", *arguments.more])
             # The first ones warm up.
             found.append((len(steps) - 10) / (steps[-1] - steps[9]))
     for state, found in rates.items():
@@ -202,6 +202,7 @@ def main():
     parser.add_argument("--what", choices=["pace", "memory", "room", "kills"], required=True)
     parser.add_argument("--ranks", type=int, default=2, help="of each host")
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--more", nargs="*", default=[], help="more keys for --what pace, such as verify=1")
     parser.add_argument("--width", type=int, default=2048)
     parser.add_argument("--kills", type=int, default=50)
     parser.add_argument("--steps", type=int, default=6_000)

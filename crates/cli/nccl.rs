@@ -185,6 +185,8 @@ pub struct NcclFabric {
     make: Make,
     /// The slots that were made: they grow with what a generation needs, and are never cut down.
     slots: Geometry,
+    /// Where sums will be cut.
+    cuts: Vec<usize>,
     /// Why the last bootstrap could not be made.
     refused: Option<NcclError>,
 }
@@ -208,7 +210,13 @@ impl NcclFabric {
         };
         let (device, arena) = make(slots)?;
         let planes = Planes::new(library, patience(detect)).with(device, arena);
-        Ok(Self { planes, make: Box::new(make), slots, refused: None })
+        Ok(Self { planes, make: Box::new(make), slots, cuts: Vec::new(), refused: None })
+    }
+
+    /// The same, whose sums will be cut at these elements: there is room for a part of those of its peers.
+    #[must_use]
+    pub fn cut_at(self, cuts: Vec<usize>) -> Self {
+        Self { cuts, ..self }
     }
 }
 
@@ -243,7 +251,7 @@ impl Fabric for NcclFabric {
             root_slots: self.slots.root_slots.max(geometry.root_slots),
             scratch_slots: self.slots.scratch_slots.max(geometry.scratch_slots),
         };
-        let setup = NcclSetup { membership: plane.membership.clone(), mode, counts };
+        let setup = NcclSetup { membership: plane.membership.clone(), mode, counts, cuts: &self.cuts };
         match self.planes.connect(&UniqueId(id), setup, self.slots, &mut self.make) {
             Ok(plane) => Ok(Box::new(plane)),
             // A device that has failed, or has no room for more slots, serves no other generation either.

@@ -175,7 +175,8 @@ fn try_on_gpu(plan: &Plan, number: u32, backend: ChosenBackend) -> Result<BuiltR
             let (computes, detect) = (replica.device().stream(), plan.config.world.detect);
             let fabric =
                 NcclFabric::new(library, detect, computes, plan.slots(replica.about().gradient_len()));
-            Some(Box::new(fabric.map_err(|error| fail(error.to_string()))?))
+            let fabric = fabric.map_err(|error| fail(error.to_string()))?;
+            Some(Box::new(fabric.cut_at(plan.cuts(replica.about()))))
         }
     };
     let note = if blocks == Blocks::Twice { ", blocks computed twice" } else { "" };

@@ -1,6 +1,6 @@
 //! One operation at one size: what is measured, and what nccl-tests would call its bandwidth.
 
-use dtrain_collective::{Op, OpKind, Reduce};
+use dtrain_collective::{Op, OpKind, Reduce, Take};
 use dtrain_types::{MicroRange, Rank, Trailer, Wire, cut_evenly};
 use serde::{Deserialize, Serialize};
 
@@ -77,7 +77,7 @@ impl Case {
         match self.operation {
             OpKind::AllReduce => Op::AllReduce { micro_batches, trailers },
             OpKind::ReduceScatter => Op::ReduceScatter { micro_batches, trailers },
-            OpKind::AllGather => Op::AllGather { cuts: None },
+            OpKind::AllGather => Op::AllGather { cuts: None, take: Take::All },
             OpKind::Broadcast => Op::Broadcast { from: Rank(0) },
             OpKind::Barrier => Op::Barrier,
             OpKind::Copy => Op::Copy { sources, targets, len: usize::MAX },

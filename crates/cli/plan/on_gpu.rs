@@ -211,17 +211,23 @@ impl Plan {
         }
     }
 
+    /// Where sums over NCCL are cut, if they are.
+    #[must_use]
+    pub fn cuts(&self, about: &About) -> Vec<usize> {
+        // How a library cuts its own sums is part of their bits.
+        let bytes = self.config.world.bucket_bytes.filter(|_| self.config.reduce == Reduce::Exact);
+        bytes.map_or_else(Vec::new, |bytes| cuts(&about.layout, bytes as usize))
+    }
+
     /// Of what its peers send it, the most that a rank has at once.
     fn staged(&self, about: &About) -> usize {
-        let ranges = cut_evenly(self.batches.micro_batches(), self.config.world.ranks);
-        let cut = |bytes| cuts(&about.layout, bytes as usize);
-        let (counts, at) =
-            (step_counts(&self.batches), self.config.world.bucket_bytes.map_or_else(Vec::new, cut));
+        let (ranks, counts, cuts) = (self.config.world.ranks, step_counts(&self.batches), self.cuts(about));
+        let ranges = cut_evenly(self.batches.micro_batches(), ranks);
         let of = |rank| {
             let membership = Assignment { generation: Generation(0), rank, ranges: ranges.clone() };
-            staged_floats(&membership, &counts, about.gradient_len(), &at)
+            staged_floats(&membership, &counts, about.gradient_len(), &cuts)
         };
-        (0..self.config.world.ranks).map(Rank).map(of).max().unwrap_or(0)
+        (0..ranks).map(Rank).map(of).max().unwrap_or(0)
     }
 
     /// Whether the model can be trained on another device than the CPU.

@@ -2,7 +2,7 @@
 //!
 //! This file does not know how a collective is done; shared memory, frames and device libraries each implement it.
 
-use crate::{Arena, CollectiveError, Op, Sequence};
+use crate::{Arena, CollectiveError, Narrow, Op, Sequence};
 use dtrain_types::Trailer;
 use std::fmt;
 use std::sync::{Arc, OnceLock};
@@ -28,6 +28,12 @@ pub trait Backend: Send {
     /// what they need of it, which they tell one another by a later barrier. *Panics* as [`Backend::arena`].
     fn reduced(&mut self) -> &[f32] {
         self.arena().lease(0)
+    }
+
+    /// Says what ranks need of sums, and what they have in an all-gather of the rest ([`Take::Rest`](crate::Take::Rest)): from now on the rest of
+    /// slot 0 is undefined after a sum, and need not travel. The same on all ranks; before the first sum. It may be ignored.
+    fn narrow(&mut self, narrow: &Narrow) {
+        let _ = narrow;
     }
 
     /// Whether it does anything with what it is offered. The same on all ranks.

@@ -6,16 +6,18 @@
 //! its start, where gradients become final last: a rank can put in what is final before it has the rest, and both rounds of
 //! that go on meanwhile. A reduce-scatter is round 0 alone, over one chunk each; a gather
 //! is round 1 alone; a broadcast is a gather in which one rank owns everything; a barrier one in which nobody owns
-//! anything; a copy one in which only the sources own a part and only the targets hear of it. Pure data: it does not know how frames travel.
+//! anything; a copy one in which only the sources own a part and only the targets hear of it. In round 1 nobody is sent what it does not need, where
+//! that is known. Pure data: it does not know how frames travel.
 
 use crate::chunk::Parts;
 use crate::position::{Position, foreign};
 use crate::{
-    BLOCK, Chunks, CollectiveError, CountPlan, Frame, Header, Moves, OpKind, Outgoing, Plans, Slots, Tag,
-    Verdict, sum_block,
+    BLOCK, Chunks, CollectiveError, CountPlan, Frame, Header, Moves, Narrow, OpKind, Outgoing, Plans, Slots,
+    Tag, Take, Verdict, sum_block,
 };
 use dtrain_types::{Rank, Trailer, Wire};
 use std::collections::VecDeque;
+use std::ops::Range;
 use std::sync::Arc;
 
 const CONTRIBUTE: u32 = 0;
@@ -35,6 +37,10 @@ pub(crate) struct Direct {
     takes: bool,
     /// To whom this rank sends its part in round 1, beginning with its right neighbour.
     audience: Vec<usize>,
+    /// Which of them need a segment of it: place in the audience by segment.
+    asked: Vec<bool>,
+    /// What ranks need and have, where that is known.
+    narrow: Option<Narrow>,
     /// Contributions of the peers to this rank's part, leaf after leaf, each segment as long as the longest.
     staging: Vec<f32>,
     stack: Vec<f32>,
@@ -89,6 +95,8 @@ impl Direct {
             wire: Wire::F32,
             takes: false,
             audience: Vec::new(),
+            asked: Vec::new(),
+            narrow: None,
             staging: Vec::new(),
             stack: Vec::new(),
             trailers: Vec::new(),
@@ -134,6 +142,7 @@ impl Direct {
         reserve(&mut self.missing, own);
         reserve(&mut self.gather_base, world);
         reserve(&mut self.audience, world);
+        reserve(&mut self.asked, world * all);
         reserve(&mut self.gathered, all + world);
         self.ready.clear();
         self.ready.reserve(all);
@@ -152,7 +161,7 @@ impl Direct {
     pub fn begin_sum(&mut self, kind: OpKind, wire: Wire, plan: Arc<CountPlan>, len: usize) {
         let (rank, world) = (self.position.rank, self.position.world);
         self.cut(kind, len);
-        self.expect(|_| kind == OpKind::AllReduce);
+        self.expect(|_| kind == OpKind::AllReduce, Narrow::is_needed);
         let longest = (0..world).map(|owner| self.parts.segments(owner)).max().unwrap_or(0);
         self.cursor = Cursor { left: longest, step: 1, part: 0 };
         let own_segments = self.parts.segments(rank);
@@ -194,37 +203,58 @@ impl Direct {
         }
     }
 
+    /// Notes what ranks need and have, from the next collective on.
+    pub fn narrow(&mut self, narrow: Narrow) {
+        self.narrow = Some(narrow);
+    }
+
     /// Takes up a collective that moves floats: what each rank gives of slot 0, and who takes it.
-    pub fn begin_moves(&mut self, moves: impl Fn(usize) -> Moves) {
+    pub fn begin_moves(&mut self, moves: impl Fn(usize) -> Moves, take: Take) {
         (self.plan, self.wire, self.told) = (None, Wire::F32, true);
         self.parts.assign(|owner| moves(owner).gives);
-        self.expect(|rank| moves(rank).takes);
+        let lacks: fn(&Narrow, usize, &Range<usize>) -> bool = match take {
+            Take::Rest => |narrow, rank, elements| !narrow.is_there(rank, elements),
+            Take::All => |_, _, _| true,
+        };
+        self.expect(|rank| moves(rank).takes, lacks);
         self.cursor = Cursor { left: 0, step: 1, part: 0 };
         self.unsummed = 0;
         self.ready.extend(0..self.parts.segments(self.position.rank));
+        self.skip();
     }
 
-    /// Notes who takes what its owner sends in round 1.
-    fn expect(&mut self, takes: impl Fn(usize) -> bool) {
+    /// Notes who takes what its owner sends in round 1, and what of it each needs, where that is known.
+    fn expect(
+        &mut self,
+        takes: impl Fn(usize) -> bool,
+        needs: impl Fn(&Narrow, usize, &Range<usize>) -> bool,
+    ) {
         let (rank, world) = (self.position.rank, self.position.world);
         self.takes = takes(rank);
         self.audience.clear();
         self.audience.extend((1..world).map(|step| (rank + step) % world).filter(|peer| takes(*peer)));
         self.ready.clear();
         self.ready_step = 0;
-        self.expect_gathers(world);
-    }
-
-    fn expect_gathers(&mut self, world: usize) {
-        self.gather_base.clear();
-        let mut base = 0;
-        for owner in 0..world {
-            self.gather_base.push(base);
-            base += self.parts.segments(owner);
+        let Self { narrow, parts, asked, audience, .. } = self;
+        let needs = |rank, owner, segment| {
+            // An empty segment is word that its owner is here.
+            let elements: Range<usize> = parts.segment(owner, segment);
+            elements.is_empty() || narrow.as_ref().is_none_or(|narrow| needs(narrow, rank, &elements))
+        };
+        asked.clear();
+        for segment in 0..parts.segments(rank) {
+            asked.extend(audience.iter().map(|peer| needs(*peer, rank, segment)));
         }
+        self.gather_base.clear();
         self.gathered.clear();
-        self.gathered.resize(base, false);
-        self.ungathered = if self.takes { base - self.parts.segments(self.position.rank) } else { 0 };
+        for owner in 0..world {
+            self.gather_base.push(self.gathered.len());
+            // What this rank does not need is as if it had come.
+            self.gathered
+                .extend((0..parts.segments(owner)).map(|it| owner == rank || !needs(rank, owner, it)));
+        }
+        let missing = self.gathered.iter().filter(|there| !**there).count();
+        self.ungathered = if self.takes { missing } else { 0 };
     }
 
     /// Whether this rank has sent and received everything.
@@ -282,9 +312,24 @@ impl Direct {
             return self.settle();
         }
         self.ready_step += 1;
-        if self.ready_step == self.audience.len() {
-            self.ready.pop_front();
-            self.ready_step = 0;
+        self.skip();
+    }
+
+    /// Moves on to a segment that is ready and the next who needs it, or to the end of those that are ready.
+    fn skip(&mut self) {
+        let peers = self.audience.len();
+        while let Some(segment) = self.ready.front() {
+            if self.ready_step == peers {
+                if peers == 0 {
+                    return;
+                }
+                self.ready.pop_front();
+                self.ready_step = 0;
+            } else if self.asked[segment * peers + self.ready_step] {
+                return;
+            } else {
+                self.ready_step += 1;
+            }
         }
     }
 
@@ -386,6 +431,7 @@ impl Direct {
         }
         self.unsummed -= 1;
         self.ready.push_back(segment);
+        self.skip();
     }
 
     fn take_sum(&mut self, frame: &Frame<'_>, arena: &mut impl Slots) -> Result<(), CollectiveError> {

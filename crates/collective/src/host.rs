@@ -4,8 +4,8 @@
 
 use crate::drive::{drive, flush, pump};
 use crate::{
-    Abort, AbortFlag, Aborter, Arena, Assignment, Backend, CollectiveError, Geometry, Op, RankMachine,
-    Reduce, SEGMENT, Sequence, Transport, Waker,
+    Abort, AbortFlag, Aborter, Arena, Assignment, Backend, CollectiveError, Geometry, Narrow, Op,
+    RankMachine, Reduce, SEGMENT, Sequence, Transport, Waker,
 };
 use dtrain_types::{Trailer, Wire};
 use std::sync::Arc;
@@ -82,6 +82,10 @@ impl<T: Transport> Backend for HostBackend<T> {
     fn arena(&mut self) -> &mut dyn Arena {
         assert!(!self.dead, "slots are lent by a living backend only");
         self.machine.arena()
+    }
+
+    fn narrow(&mut self, narrow: &Narrow) {
+        self.machine.narrow(narrow.clone());
     }
 
     fn takes_offers(&self) -> bool {

@@ -9,8 +9,8 @@ use crate::direct::Direct;
 use crate::position::{Position, foreign};
 use crate::ring::Ring;
 use crate::{
-    Assignment, CollectiveError, Frame, Geometry, HostArena, Moves, Op, OpKind, Outgoing, Plans, Reduce,
-    SEGMENT, Sequence, Slots, Tag, Verdict,
+    Assignment, CollectiveError, Frame, Geometry, HostArena, Moves, Narrow, Op, OpKind, Outgoing, Plans,
+    Reduce, SEGMENT, Sequence, Slots, Tag, Take, Verdict,
 };
 use dtrain_types::{Generation, Trailer, Wire};
 use std::cmp::Ordering;
@@ -178,7 +178,8 @@ impl<A: Slots> RankMachine<A> {
         let Some((count, trailers)) = op.reduction() else {
             let len = self.arena.geometry().len;
             let moves = |rank| op.moves(rank, world.0 as usize, len).expect("it is no reduction");
-            return self.start_moves(seq, (op.kind(), op.operand()), moves);
+            let take = if op.takes_rest() { Take::Rest } else { Take::All };
+            return self.start_moves(seq, (op.kind(), op.operand()), take, moves);
         };
         let rank = self.plans.membership().rank.index();
         let own = self.plans.get(count).leaves_of(rank).len();
@@ -196,10 +197,22 @@ impl<A: Slots> RankMachine<A> {
 
     /// Takes up a collective that moves floats, where what each rank gives and takes is told by the caller: for ranks
     /// that stand for several. Kind and operand are what all ranks must agree on. *Panics* as `start`.
-    pub fn start_moves(&mut self, seq: Sequence, what: (OpKind, u32), moves: impl Fn(usize) -> Moves) {
+    pub fn start_moves(
+        &mut self,
+        seq: Sequence,
+        what: (OpKind, u32),
+        take: Take,
+        moves: impl Fn(usize) -> Moves,
+    ) {
         assert!(!self.runs_ring(what.0), "a sum moves more than this");
         self.take_up(seq, what.0, what.1);
-        self.direct.begin_moves(moves);
+        self.direct.begin_moves(moves, take);
+    }
+
+    /// As [`crate::Backend::narrow`]; a ring takes no notice. *Panics* in a collective.
+    pub fn narrow(&mut self, narrow: Narrow) {
+        assert_eq!(self.current, None, "a collective is in progress");
+        self.direct.narrow(narrow);
     }
 
     fn take_up(&mut self, sequence: Sequence, op: OpKind, operand: u32) {

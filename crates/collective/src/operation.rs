@@ -38,6 +38,8 @@ pub enum Op<'a> {
         /// Where the parts begin, and where the last one ends: rising, one more than there are ranks, the same on all of them. The even
         /// chunks of [`Chunks`] where it is none.
         cuts: Option<&'a [usize]>,
+        /// The same on all ranks.
+        take: Take,
     },
     /// Slot 0 of one rank appears in slot 0 of every rank.
     Broadcast {
@@ -60,6 +62,16 @@ pub enum Op<'a> {
         /// How much of slot 0 the window is, from its start: all, where it has no more.
         len: usize,
     },
+}
+
+/// What ranks take in an all-gather.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Take {
+    /// All that the others give.
+    All,
+    /// What they lack: what each has already, its own part among it, lies in its slot 0, as [`Backend::narrow`](crate::Backend::narrow) said.
+    /// All of it, where nothing was said.
+    Rest,
 }
 
 dtrain_types::words!(
@@ -114,9 +126,17 @@ impl Op<'_> {
                 let sources = sources.iter().map(|rank| rank.0);
                 hash(sources.chain([u32::MAX]).chain(targets.iter().map(|rank| rank.0)).chain([*len as u32]))
             }
-            Op::AllGather { cuts: Some(cuts) } => hash(cuts.iter().map(|cut| *cut as u32)),
-            Op::AllGather { cuts: None } | Op::Barrier => 0,
+            Op::AllGather { cuts: Some(cuts), take } => {
+                hash(cuts.iter().map(|cut| *cut as u32).chain([u32::from(*take == Take::Rest)]))
+            }
+            Op::AllGather { cuts: None, .. } | Op::Barrier => 0,
         }
+    }
+
+    /// Whether ranks take but what they lack.
+    #[must_use]
+    pub fn takes_rest(&self) -> bool {
+        matches!(self, Op::AllGather { take: Take::Rest, .. })
     }
 
     /// Micro-batches and trailers of a reduction; `None` for a collective that adds nothing.
@@ -149,12 +169,15 @@ impl Op<'_> {
                 let both = targets.iter().find(|target| sources.binary_search(target).is_ok());
                 assert!(both.is_none(), "rank {both:?} is both source and target of a copy");
             }
-            Op::AllGather { cuts: Some(cuts) } => assert!(
+            Op::AllGather { cuts: Some(cuts), .. } => assert!(
                 cuts.len() == world.0 as usize + 1 && cuts.is_sorted(),
                 "{} cuts for a world of {world}",
                 cuts.len()
             ),
-            Op::AllReduce { .. } | Op::ReduceScatter { .. } | Op::AllGather { cuts: None } | Op::Barrier => {}
+            Op::AllReduce { .. }
+            | Op::ReduceScatter { .. }
+            | Op::AllGather { cuts: None, .. }
+            | Op::Barrier => {}
         }
     }
 
@@ -166,8 +189,8 @@ impl Op<'_> {
         let at = Rank(rank as u32);
         let (gives, takes) = match self {
             Op::AllReduce { .. } | Op::ReduceScatter { .. } => return None,
-            Op::AllGather { cuts: Some(cuts) } => (Some(cuts[rank]..cuts[rank + 1]), true),
-            Op::AllGather { cuts: None } => (Some(Chunks::even(len, world).chunk(rank)), true),
+            Op::AllGather { cuts: Some(cuts), .. } => (Some(cuts[rank]..cuts[rank + 1]), true),
+            Op::AllGather { cuts: None, .. } => (Some(Chunks::even(len, world).chunk(rank)), true),
             Op::Broadcast { from } => (Some(Chunks::whole(len, from.index()).chunk(rank)), true),
             Op::Barrier => (Some(0..0), true),
             Op::Copy { sources, targets, len: window } => {

@@ -48,6 +48,7 @@ mod stack;
 pub mod stage;
 pub mod stages;
 pub mod state;
+pub mod state_tree;
 pub mod update_facts;
 pub mod update_info;
 pub mod whole_update;
@@ -80,13 +81,14 @@ pub use replica::{Gradient, MicroBatchGroup, Replica, is_at_fault, micro_batch};
 pub use schedule::{Decay, LrScaling, LrSchedule, Span};
 pub use settling::{Findings, Normaliser, Settling, UpdateScalars, Verdict};
 pub use sharded_update::Sharded;
-pub use sharding::{Lies, Moments, Piece, ReducedSum, Sharding, word_cuts};
+pub use sharding::{Lies, Moments, Piece, ReducedSum, Sharding, needed, word_cuts};
 pub use shared_memory::{
     PARTS, SharedAreas, SharedParts, journal_word, shared_shape, shared_shape_in_blocks, stats_area,
 };
 pub use shared_update::{Sharer, Sum, UpdateRule};
 pub use sharing::{Sharing, UpdateShare};
 pub use state::{ModelDigest, State, StateDigest, StateShape};
+pub use state_tree::{GroupValue, StateTree};
 pub use update_facts::UpdateFacts;
 pub use update_info::UpdateInfo;
 pub use whole_update::WholeUpdate;

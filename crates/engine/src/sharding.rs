@@ -75,6 +75,22 @@ pub fn word_cuts(parameters: usize, replicas: usize) -> Vec<usize> {
     [0].into_iter().chain((0..replicas).map(|index| WORDS * of(index).end.div_ceil(NORM_BLOCK))).collect()
 }
 
+/// The elements of a reduced gradient that a replica needs which holds these shards and looks at this share of it: those, and the sums of
+/// the statistics. Runs may overlap.
+///
+/// *Order*: a pure function of its arguments.
+#[must_use]
+pub fn needed(
+    holding: &Holding,
+    share: UpdateShare,
+    parameters: usize,
+    gradient: usize,
+) -> Vec<Range<usize>> {
+    let mut needed = holding.elements(parameters);
+    needed.extend([share.part(parameters, NORM_BLOCK), parameters..gradient]);
+    needed
+}
+
 /// Floats that carry an f64: half of its bits each.
 pub(crate) const WORDS: usize = 2;
 

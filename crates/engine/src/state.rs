@@ -140,7 +140,7 @@ impl ModelDigest {
     /// Adds a whole section: all are added, in the order of [`Section::ALL`].
     pub fn add(&mut self, section: Section, values: &[f32]) {
         if matches!(section, Section::Parameters | Section::Stats | Section::Average) {
-            hash(&mut self.0, values);
+            update_bytes(&mut self.0, values);
         }
     }
 
@@ -170,7 +170,7 @@ impl StateDigest {
             return;
         }
         self.0.update(&(values.len() as u64).to_le_bytes());
-        hash(&mut self.0, values);
+        update_bytes(&mut self.0, values);
     }
 
     /// The digest.
@@ -181,7 +181,7 @@ impl StateDigest {
 }
 
 /// Feeds values as little-endian bytes, through a block on the stack: no copy of the whole, no unsafe cast.
-fn hash(hasher: &mut blake3::Hasher, values: &[f32]) {
+pub(crate) fn update_bytes(hasher: &mut blake3::Hasher, values: &[f32]) {
     let mut bytes = [0u8; 16 * 1024];
     for block in values.chunks(bytes.len() / 4) {
         for (to, from) in bytes.chunks_exact_mut(4).zip(block) {

@@ -16,7 +16,7 @@ use crate::transfer::{Map, Part};
 use crate::{Communicator, CommunicatorAborter, NcclError, NcclGroup, record};
 use dtrain_collective::{
     Abort, AbortFlag, Aborter, Arena, Assignment, Backend, CollectiveError, CountPlan, Geometry, Intent,
-    Moves, Op, OpKind, Plans, Progress, Reduce, Sequence,
+    Moves, Narrow, Op, OpKind, Plans, Progress, Reduce, Sequence,
 };
 use dtrain_types::{Rank, Trailer};
 use std::collections::BTreeMap;
@@ -40,6 +40,9 @@ pub struct NcclSetup<'a> {
     pub mode: Reduce,
     /// Steps that are prepared for: micro-batches.
     pub counts: &'a [u32],
+    /// Where an all-reduce will be cut ([`Backend::cut`]), if it will: room for what peers send is made for the largest part, before any
+    /// of them can have begun. None, where it is not known.
+    pub cuts: &'a [usize],
 }
 
 /// What is left of a backend: what the next one can be made of.
@@ -60,6 +63,8 @@ pub struct NcclBackend<D: Device> {
     map: Map,
     /// Every slot as one, and behind it the parts of an all-reduce, from the end of a slot to its start: at least one.
     parts: Vec<Part>,
+    /// Whether all ranks know where parts begin.
+    is_cut: bool,
     /// The next all-reduce, if parts of it were put on the stream ahead of its start.
     offered: Option<Offered>,
     plans: Plans,
@@ -69,6 +74,8 @@ pub struct NcclBackend<D: Device> {
     trailer_stack: Vec<Trailer>,
     /// What the device failed in while nobody could be told.
     failure: Option<CollectiveError>,
+    /// What ranks need and have, where that is known.
+    narrow: Option<Narrow>,
 }
 
 /// How far an all-reduce is that has not been started.
@@ -117,7 +124,7 @@ impl From<DeviceError> for CollectiveError {
 impl<D: Device> NcclBackend<D> {
     /// Takes up a generation on a device, in an arena that may be larger than the generation needs.
     ///
-    /// *Errors*: [`CollectiveError::Assignment`]; of the device. Room for what peers send is made before the first sum. *Panics* if the communicator is
+    /// *Errors*: [`CollectiveError::Assignment`]; `Device` if there is not enough memory. *Panics* if the communicator is
     /// not that of the membership, if the arena lacks slots, and as [`Backend::prepare`].
     pub fn new(
         device: D,
@@ -153,9 +160,11 @@ impl<D: Device> NcclBackend<D> {
             staging: held.device.address(&held.staging),
         };
         let abort = NcclAbort { flag: AbortFlag::default(), communicator: communicator.aborter() };
-        let whole = || Part::new(0..geometry.len, world);
+        let mut parts = vec![Part::new(0..geometry.len, world)];
+        parts.extend(Part::all(geometry.len, setup.cuts, world));
         let mut backend = Self {
-            parts: vec![whole(), whole()],
+            parts,
+            is_cut: false,
             offered: None,
             held: Some(held),
             communicator: Some(communicator),
@@ -166,9 +175,10 @@ impl<D: Device> NcclBackend<D> {
             trailers: Vec::new(),
             trailer_stack: Vec::new(),
             failure: None,
+            narrow: None,
         };
         backend.prepare(setup.counts);
-        Ok(backend)
+        backend.failure.take().map_or(Ok(backend), Err)
     }
 
     /// Ends this backend and gives back what it was made of. *Blocks* for a failed one's abort and for the stream, at most
@@ -241,10 +251,8 @@ impl<D: Device> NcclBackend<D> {
             }
         };
         self.progress.begin(intent);
-        match op.kind() {
-            OpKind::AllReduce => self.plan_sums(WHOLE + 1..self.parts.len())?,
-            OpKind::ReduceScatter => self.plan_sums(WHOLE..WHOLE + 1)?,
-            _ => {}
+        if op.kind() == OpKind::ReduceScatter {
+            self.plan_sums(WHOLE..WHOLE + 1)?;
         }
         self.settle()?;
         let last = self.parts.len() - 1;
@@ -261,7 +269,9 @@ impl<D: Device> NcclBackend<D> {
             OpKind::ReduceScatter => self.sum(intent, WHOLE)?,
             OpKind::AllGather | OpKind::Broadcast | OpKind::Barrier | OpKind::Copy => {
                 let (world, len) = (self.map.world, self.held().arena.geometry().len);
-                self.spread(|rank| op.moves(rank, world, len).expect("it is no reduction"))?;
+                let narrow = self.narrow.as_ref().filter(|_| op.takes_rest());
+                let lacks = |to: usize, given: &Range<usize>| narrow.is_none_or(|it| !it.is_there(to, given));
+                self.spread(|rank| op.moves(rank, world, len).expect("it is no reduction"), lacks)?;
             }
         }
         let held = self.held();
@@ -322,7 +332,6 @@ impl<D: Device> NcclBackend<D> {
         }
         self.alive()?;
         self.progress.may_begin(seq)?;
-        self.plan_sums(WHOLE + 1..self.parts.len())?;
         self.settle()?;
         let intent = Intent::new(seq, &Op::AllReduce { micro_batches, trailers: &[] });
         let parts = begun + ripe;
@@ -349,7 +358,10 @@ impl<D: Device> NcclBackend<D> {
         // SAFETY: as above; the stream comes to the addition when all leaves are there.
         unsafe { held.device.add(&held.sums[&(intent.operand, place)])? };
         match intent.kind {
-            OpKind::AllReduce => self.spread(|rank| Moves { gives: Some(part.chunk(rank)), takes: true }),
+            OpKind::AllReduce => {
+                let moves = |rank| Moves { gives: Some(part.chunk(rank)), takes: true };
+                self.spread(moves, |to, given| self.narrow.as_ref().is_none_or(|it| it.is_needed(to, given)))
+            }
             _ => Ok(()),
         }
     }
@@ -368,9 +380,13 @@ impl<D: Device> NcclBackend<D> {
         self.group(|group| unsafe { group.all_reduce(at, floats) })
     }
 
-    fn spread(&self, moves: impl Fn(usize) -> Moves) -> Result<(), CollectiveError> {
+    fn spread(
+        &self,
+        moves: impl Fn(usize) -> Moves,
+        needs: impl Fn(usize, &Range<usize>) -> bool,
+    ) -> Result<(), CollectiveError> {
         // SAFETY: the slots are this backend's until `finish`, and live until the stream has passed this.
-        self.group(|group| unsafe { self.map.spread(group, moves) })
+        self.group(|group| unsafe { self.map.spread(group, moves, needs) })
     }
 
     fn complete(&mut self, seq: Sequence) -> Result<Trailer, CollectiveError> {
@@ -419,8 +435,15 @@ impl<D: Device> NcclBackend<D> {
         plan.trailer_order().sum_trailers(&self.trailers, &mut self.trailer_stack)
     }
 
-    /// Makes room for what peers send of parts of these places, one part after the other, and plans the additions: before their first
-    /// sum. As a rule a slot is summed in parts, and nobody makes room for all of it.
+    /// Plans what an all-reduce adds, and without cuts a reduce-scatter too: where there are some, nobody makes room for all of a slot.
+    fn plan_all(&mut self) {
+        let first = if self.parts.len() > WHOLE + 2 { WHOLE + 1 } else { WHOLE };
+        if let Err(error) = self.plan_sums(first..self.parts.len()) {
+            self.failure = Some(error.into());
+        }
+    }
+
+    /// Makes room for what peers send of parts of these places, one part after the other, and plans the additions.
     fn plan_sums(&mut self, places: Range<usize>) -> Result<(), DeviceError> {
         if self.plans.mode() == Reduce::Ring || self.map.world == 1 {
             return Ok(());
@@ -488,6 +511,7 @@ impl<D: Device> Backend for NcclBackend<D> {
         let room = self.plans.iter().map(|plan| plan.leaf_count()).max().unwrap_or(0);
         self.trailers.reserve(room);
         self.trailer_stack.reserve(room);
+        self.plan_all();
     }
 
     fn arena(&mut self) -> &mut dyn Arena {
@@ -495,18 +519,27 @@ impl<D: Device> Backend for NcclBackend<D> {
         &mut self.held.as_mut().expect("only the end takes it").arena
     }
 
+    fn narrow(&mut self, narrow: &Narrow) {
+        self.narrow = Some(narrow.clone());
+    }
+
     fn takes_offers(&self) -> bool {
-        self.parts.len() > WHOLE + 2
+        self.is_cut && self.parts.len() > WHOLE + 2
     }
 
     fn cut(&mut self, at: &[usize]) {
         let len = self.held().arena.geometry().len;
         let falls = at.windows(2).all(|pair| pair[0] > pair[1]);
         assert!(falls && at.iter().all(|at| (1..len).contains(at)), "cuts at {at:?} of {len}");
-        self.parts.truncate(WHOLE + 1);
-        self.parts.extend(Part::all(len, at, self.map.world));
-        let held = self.held.as_mut().expect("only the end takes it");
-        held.sums.retain(|(_, place), _| *place == WHOLE);
+        self.is_cut = true;
+        let parts = Part::all(len, at, self.map.world);
+        if self.parts[WHOLE + 1..] != parts {
+            self.parts.truncate(WHOLE + 1);
+            self.parts.extend(parts);
+            let held = self.held.as_mut().expect("only the end takes it");
+            held.sums.retain(|(_, place), _| *place == WHOLE);
+            self.plan_all();
+        }
     }
 
     fn offer(&mut self, seq: Sequence, micro_batches: u32, from: usize) {

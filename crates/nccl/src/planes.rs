@@ -11,7 +11,7 @@ use crate::communicator::Forming;
 use crate::device::{Device, DeviceError};
 use crate::{BackendParts, CommunicatorAborter, NcclBackend, NcclError, NcclLibrary, NcclSetup, UniqueId};
 use dtrain_collective::{
-    Abort, Aborter, Arena, Assignment, Backend, CollectiveError, Geometry, Op, Reduce, Sequence,
+    Abort, Aborter, Arena, Assignment, Backend, CollectiveError, Geometry, Narrow, Op, Reduce, Sequence,
 };
 use dtrain_types::Trailer;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -96,7 +96,7 @@ impl<D: Device> Planes<D> {
             Some(parts) => parts,
             None => make(geometry).map_err(|DeviceError(what)| NcclError::Device { what })?,
         };
-        let NcclSetup { membership, mode, counts } = setup;
+        let NcclSetup { membership, mode, counts, cuts } = setup;
         let entered = device.enter().map_err(|DeviceError(what)| NcclError::Device { what });
         let begin = |()| Forming::begin(&self.library, id, membership.rank, membership.world());
         let forming = match entered.and_then(begin) {
@@ -120,6 +120,7 @@ impl<D: Device> Planes<D> {
                 membership,
                 mode,
                 counts: counts.to_vec(),
+                cuts: cuts.to_vec(),
             })),
             patience: self.patience,
             kept: Arc::clone(&self.kept),
@@ -156,6 +157,7 @@ struct Meeting<D: Device> {
     membership: Assignment,
     mode: Reduce,
     counts: Vec<u32>,
+    cuts: Vec<usize>,
 }
 
 /// Stops a plane, whether its peers are all there or not.
@@ -191,7 +193,7 @@ impl<D: Device> NcclPlane<D> {
     }
 
     fn meet(&self, meeting: Meeting<D>) -> Result<NcclBackend<D>, CollectiveError> {
-        let Meeting { forming, device, arena, membership, mode, counts } = meeting;
+        let Meeting { forming, device, arena, membership, mode, counts, cuts } = meeting;
         let (generation, rank) = (self.generation, self.rank);
         let communicator = match forming.wait(self.patience.meeting) {
             Ok(communicator) => communicator,
@@ -204,7 +206,12 @@ impl<D: Device> NcclPlane<D> {
         let library = communicator.library();
         let (version, path, world) = (library.version(), library.path().display(), communicator.world());
         tracing::debug!(target: LOG, generation, rank, world, %version, %path, "a communicator is made");
-        NcclBackend::new(device, arena, communicator, NcclSetup { membership, mode, counts: &counts })
+        NcclBackend::new(
+            device,
+            arena,
+            communicator,
+            NcclSetup { membership, mode, counts: &counts, cuts: &cuts },
+        )
     }
 
     /// Hands device and slots on, unless the library still works at the end of the communicator.
@@ -260,6 +267,12 @@ impl<D: Device> Backend for NcclPlane<D> {
 
     fn takes_offers(&self) -> bool {
         matches!(&self.state, State::Met(backend) if backend.takes_offers())
+    }
+
+    fn narrow(&mut self, narrow: &Narrow) {
+        if let State::Met(backend) = &mut self.state {
+            backend.narrow(narrow);
+        }
     }
 
     fn cut(&mut self, at: &[usize]) {

@@ -8,7 +8,7 @@ use dtrain_collective::{Assignment, Chunks, CountPlan, Moves, Plans, Reduce};
 use std::ops::Range;
 
 /// Neighbours in a slot that are summed as one, and who owns which of them.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Part {
     start: usize,
     chunks: Chunks,
@@ -154,7 +154,7 @@ impl Map {
         Ok(())
     }
 
-    /// What each rank gives of slot 0 to all who take; `moves` tells it of every rank.
+    /// What each rank gives of slot 0 to all who take and need it; `moves` tells it of every rank.
     ///
     /// # Safety
     /// As [`NcclGroup::send`], for all that this map names.
@@ -162,16 +162,17 @@ impl Map {
         &self,
         group: &NcclGroup<'_>,
         moves: impl Fn(usize) -> Moves,
+        needs: impl Fn(usize, &Range<usize>) -> bool,
     ) -> Result<(), NcclError> {
         let own = moves(self.rank);
         for peer in self.peers() {
             let theirs = moves(peer);
-            if let Some(given) = own.gives.clone().filter(|_| theirs.takes) {
+            if let Some(given) = own.gives.clone().filter(|given| theirs.takes && needs(peer, given)) {
                 let from = self.slots[0].float(given.start);
                 // SAFETY: the caller vouches for slot 0; what is given lies inside.
                 unsafe { self.send(group, from, given.len(), peer)? };
             }
-            if let Some(given) = theirs.gives.filter(|_| own.takes) {
+            if let Some(given) = theirs.gives.filter(|given| own.takes && needs(self.rank, given)) {
                 let to = self.slots[0].float(given.start);
                 // SAFETY: as above; parts of different ranks do not overlap.
                 unsafe { self.receive(group, to, given.len(), peer)? };

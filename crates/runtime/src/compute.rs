@@ -17,18 +17,16 @@ use crate::news::{AfterStep, News, NewsSender};
 use crate::passes::Passes;
 use crate::profiler::Profiler;
 use crate::recipe::ComputeParts;
-use crate::saver::{Saver, Slice};
+use crate::saver::{Saver, ShardDraft};
 use crate::sharded_state;
+use crate::sharded_whole;
 use crate::shards::Shards;
 use crate::shared_state;
-use dtrain_checkpoint::TensorSpec;
+use dtrain_checkpoint::{TensorSpec, slice_for};
 use dtrain_collective::{Assignment, Backend, Op, Sequence};
 use dtrain_data::{Loader, LoaderPlan};
 use dtrain_engine::device::LossSums;
-use dtrain_engine::{
-    BatchFigures, EngineError, EvaluationCounts, ModelDigest, Replica, Section, StateDigest, StepOutcome,
-    UpdateInfo,
-};
+use dtrain_engine::{BatchFigures, EngineError, EvaluationCounts, Replica, Section, StepOutcome, UpdateInfo};
 use dtrain_protocol::{
     Activity, Agenda, Bootstrap, CheckpointId, Digest, Failure, Finished, Left, Pending, ResumePoint,
     StateHolder, StepRecord, StopFlag, Task, ValidationPart,
@@ -180,6 +178,9 @@ impl Compute {
         let shards = self.parts.redundancy.map(|redundancy| Shards::new(nodes, redundancy, parameters));
         if let Some(plane) = &mut self.plane {
             plane.shards = shards;
+            if plane.shards.is_some() {
+                sharded_state::narrow(plane, self.parts.replica.as_mut());
+            }
         }
     }
 
@@ -223,7 +224,7 @@ impl Compute {
         self.profiler.write();
         let replica = self.parts.replica.as_mut();
         let device_peak = replica.keeping().map(|keeper| keeper.peak_memory());
-        let (digest, state_digest) = digests(plane, replica, |_, _| {})?;
+        let (digest, state_digest) = digests(plane, replica)?;
         let finished = Finished { device_peak, step: replica.applied(), digest, state_digest };
         self.news.tell(News::Finished(self.generation, finished));
         Ok(())
@@ -475,10 +476,7 @@ impl Work<'_> {
     fn verify(&mut self, step: Step) -> Result<(), Broke> {
         let Compute { parts, profiler, news, generation, .. } = &mut *self.compute;
         profiler.skip();
-        let replica = parts.replica.as_mut();
-        let mut digest = StateDigest::of(replica.applied());
-        for_each_section(&mut self.plane, replica, |section, values| digest.add(section, values))?;
-        let digest = Digest(digest.finish());
+        let digest = state_digest(&mut self.plane, parts.replica.as_mut())?;
         news.tell(News::Verified(*generation, step, digest));
         profiler.lap(Doing::Verify);
         Ok(())
@@ -487,18 +485,21 @@ impl Work<'_> {
     /// Hands this rank's shard of a checkpoint to the saver, if it writes one.
     fn save(&mut self, step: Step) -> Result<(), Broke> {
         let Assignment { generation, rank, .. } = self.plane.membership;
-        let (id, writers) = (CheckpointId { generation, step }, &self.plane.writers);
-        let Compute { parts, profiler, agenda, saver, .. } = &mut *self.compute;
-        let replica = parts.replica.as_mut();
-        let place = writers.iter().position(|writer| *writer == rank);
-        let mut draft = place.map(|place| {
-            let slice = Slice { rank, place: Rank(place as u32), of: WorldSize(writers.len() as u32) };
-            saver.begin(id, slice)
-        });
+        let id = CheckpointId { generation, step };
+        let Compute { parts, profiler, agenda, saver, specs, .. } = &mut *self.compute;
+        let (plane, replica) = (&mut self.plane, parts.replica.as_mut());
+        let tensors = match plane.shards.is_some() {
+            true => sharded_whole::tensors(plane, specs),
+            false => tensors(plane, specs),
+        };
+        let mut draft = tensors.map(|tensors| saver.begin(id, rank, tensors));
         // Where ranks hold shards, whoever writes nothing still gives what it holds.
-        if draft.is_some() || self.plane.shards.is_some() {
-            let add = |section, values: &[f32]| draft.iter_mut().for_each(|draft| draft.add(section, values));
-            match (digests(&mut self.plane, replica, add), draft) {
+        if draft.is_some() || plane.shards.is_some() {
+            let filled = match plane.shards.is_some() {
+                true => sharded_whole::fill(plane, replica, specs, draft.as_mut()),
+                false => fill(replica, draft.as_mut()),
+            };
+            match (filled.and_then(|()| digests(plane, replica)), draft) {
                 (Ok(digests), Some(draft)) => {
                     agenda.handle_checkpoint(id);
                     saver.save(draft, digests);
@@ -556,33 +557,35 @@ fn settle(replica: &mut dyn Replica) -> Result<UpdateInfo, EngineError> {
     }
 }
 
-/// Every section of the state, one after the other, whole. All ranks call it alike.
-fn for_each_section(
-    plane: &mut DataPlane,
-    replica: &mut dyn Replica,
-    mut each: impl FnMut(Section, &[f32]),
-) -> Result<(), Broke> {
-    if plane.shards.is_some() {
-        return sharded_state::for_each_section(plane, replica, each);
-    }
+/// The tensors that this rank writes of a state that each rank has all of, if it writes.
+fn tensors(plane: &DataPlane, specs: &[TensorSpec]) -> Option<Vec<usize>> {
+    let writers = &plane.writers;
+    let place = writers.iter().position(|writer| *writer == plane.membership.rank)?;
+    Some(slice_for(Rank(place as u32), WorldSize(writers.len() as u32), specs).collect())
+}
+
+/// Fills what this rank writes of a state that it has all of.
+fn fill(replica: &mut dyn Replica, draft: Option<&mut ShardDraft>) -> Result<(), Broke> {
     let state = replica.bring_state().map_err(engine)?;
-    Section::ALL.into_iter().for_each(|section| each(section, state.section(section)));
+    if let Some(draft) = draft {
+        Section::ALL.into_iter().for_each(|section| draft.add(section, 0, state.section(section)));
+    }
     Ok(())
 }
 
-/// The digests of the state, for people and of all of it; `each` sees every section. All ranks call it alike.
-fn digests(
-    plane: &mut DataPlane,
-    replica: &mut dyn Replica,
-    mut each: impl FnMut(Section, &[f32]),
-) -> Result<(Digest, Digest), Broke> {
-    let (mut model, mut all) = (ModelDigest::default(), StateDigest::of(replica.applied()));
-    for_each_section(plane, replica, |section, values| {
-        model.add(section, values);
-        all.add(section, values);
-        each(section, values);
-    })?;
-    Ok((Digest(model.finish()), Digest(all.finish())))
+/// The digest of all of the state. Where ranks hold shards, all call it alike.
+fn state_digest(plane: &mut DataPlane, replica: &mut dyn Replica) -> Result<Digest, Broke> {
+    let digest = match plane.shards.is_some() {
+        true => sharded_whole::state_digest(plane, replica)?,
+        false => replica.bring_state().map_err(engine)?.state_digest(),
+    };
+    Ok(Digest(digest))
+}
+
+/// The digests of the state, for people and of all of it. Where ranks hold shards, all call it alike.
+fn digests(plane: &mut DataPlane, replica: &mut dyn Replica) -> Result<(Digest, Digest), Broke> {
+    let digest = Digest(replica.bring_state().map_err(engine)?.digest());
+    Ok((digest, state_digest(plane, replica)?))
 }
 
 /// What is told of a step, with what its update came to.

@@ -41,6 +41,7 @@ mod run;
 mod run_files;
 mod saver;
 mod sharded_state;
+mod sharded_whole;
 mod shards;
 mod shared_state;
 mod skipped;

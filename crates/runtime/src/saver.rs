@@ -5,11 +5,10 @@
 
 use crate::controls::Controls;
 use crate::news::{News, NewsSender};
-use dtrain_checkpoint::{FileStore, Store, TensorData, TensorSpec, slice_for};
+use dtrain_checkpoint::{FileStore, Store, TensorData, TensorSpec};
 use dtrain_engine::Section;
 use dtrain_protocol::{CheckpointId, Digest, ShardFile, ShardOutcome, ShardReport};
-use dtrain_types::{Rank, WorldSize};
-use std::ops::Range;
+use dtrain_types::Rank;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -18,21 +17,19 @@ use std::thread::JoinHandle;
 struct Job {
     id: CheckpointId,
     rank: Rank,
-    tensors: Range<usize>,
+    tensors: Vec<Place>,
     copy: Vec<f32>,
     digest: Digest,
     state_digest: Digest,
 }
 
-/// Which part of the state a rank writes.
-#[derive(Clone, Copy, Debug)]
-pub struct Slice {
-    /// Its rank, for the name of the file.
-    pub rank: Rank,
-    /// Its place among the ranks that write.
-    pub place: Rank,
-    /// How many they are.
-    pub of: WorldSize,
+/// A tensor that a rank writes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Place {
+    /// Which.
+    tensor: usize,
+    /// Where its copy begins.
+    at: usize,
 }
 
 /// The background writer of one rank.
@@ -72,17 +69,30 @@ impl Saver {
         Self { specs, jobs: Some(jobs), free, buffer, controls, thread: Some(thread) }
     }
 
-    /// A rank's share of a state, with nothing in it yet.
+    /// The tensors of this rank's share of a state, with nothing in them yet; the rank is for the name of the file.
     ///
     /// *Panics* if the writer has something to do, or has panicked.
-    pub fn begin(&mut self, id: CheckpointId, slice: Slice) -> ShardDraft {
-        let Slice { rank, place, of } = slice;
-        let tensors = slice_for(place, of, &self.specs);
+    pub fn begin(
+        &mut self,
+        id: CheckpointId,
+        rank: Rank,
+        tensors: impl IntoIterator<Item = usize>,
+    ) -> ShardDraft {
+        let mut len = 0;
+        let place = |tensor: usize| {
+            let at = len;
+            len += self.specs[tensor].len;
+            Place { tensor, at }
+        };
+        let tensors: Vec<Place> = tensors.into_iter().map(place).collect();
         let back = || self.free.try_recv().expect("the writer gives a buffer back before it is idle");
         let mut copy = self.buffer.take().unwrap_or_else(back);
-        copy.clear();
-        // No more than it takes, which grows by doubling otherwise.
-        copy.reserve_exact(self.specs[tensors.clone()].iter().map(|spec| spec.len).sum());
+        if copy.len() != len {
+            copy.clear();
+            // No more than it takes, which grows by doubling otherwise.
+            copy.reserve_exact(len);
+            copy.resize(len, 0.0);
+        }
         ShardDraft { specs: Arc::clone(&self.specs), id, rank, tensors, copy }
     }
 
@@ -110,15 +120,23 @@ pub struct ShardDraft {
     specs: Arc<[TensorSpec]>,
     id: CheckpointId,
     rank: Rank,
-    tensors: Range<usize>,
+    tensors: Vec<Place>,
     copy: Vec<f32>,
 }
 
 impl ShardDraft {
-    /// Copies what is in the share of a whole section. All are added, in the order of `Section::ALL`.
-    pub fn add(&mut self, section: Section, values: &[f32]) {
-        let own = self.specs[self.tensors.clone()].iter().filter(|spec| spec.section == section.name());
-        own.for_each(|spec| self.copy.extend_from_slice(&values[spec.offset..spec.end()]));
+    /// Copies what is in the share of these elements of a section, of which this is the first. All elements of its tensors are added, each at
+    /// any time.
+    pub fn add(&mut self, section: Section, from: usize, values: &[f32]) {
+        let end = from + values.len();
+        for Place { tensor, at } in &self.tensors {
+            let spec = &self.specs[*tensor];
+            let both = spec.offset.max(from)..spec.end().min(end);
+            if spec.section == section.name() && both.start < both.end {
+                let to = at + both.start - spec.offset;
+                self.copy[to..to + both.len()].copy_from_slice(&values[both.start - from..both.end - from]);
+            }
+        }
     }
 }
 
@@ -148,15 +166,11 @@ impl Drop for Saver {
 }
 
 fn write(store: &FileStore, specs: &[TensorSpec], job: &Job) -> ShardReport {
-    let mut from = 0;
-    let tensors: Vec<TensorData<'_>> = specs[job.tensors.clone()]
-        .iter()
-        .map(|spec| {
-            let data = &job.copy[from..from + spec.len];
-            from += spec.len;
-            TensorData { name: &spec.name, shape: &spec.shape, data }
-        })
-        .collect();
+    let data = |Place { tensor, at }: &Place| {
+        let spec = &specs[*tensor];
+        TensorData { name: &spec.name, shape: &spec.shape, data: &job.copy[*at..at + spec.len] }
+    };
+    let tensors: Vec<TensorData<'_>> = job.tensors.iter().map(data).collect();
     let id = job.id;
     let written = store.begin(id).and_then(|()| store.write_shard(id, job.rank, &tensors));
     let outcome = match written {

@@ -5,13 +5,12 @@
 
 use crate::broke::{Broke, engine, off};
 use crate::data_plane::DataPlane;
-use dtrain_collective::Op;
+use dtrain_collective::{Narrow, Op, Take, without};
 use dtrain_engine::{
-    EngineError, Lies, Piece, ReducedSum, Replica, Section, Sharding, UpdateInfo, UpdateShare,
+    EngineError, Lies, Piece, ReducedSum, Replica, Section, Sharding, UpdateInfo, UpdateShare, needed,
 };
 use dtrain_protocol::Failure;
 use dtrain_types::{Holders, Holding, NodeId, Rank, Step, Trailer};
-use std::ops::Range;
 use std::time::{Duration, Instant};
 
 /// Makes the update that this rank measured and left, if the state to go on with has it; tells whether.
@@ -92,6 +91,21 @@ pub fn readers(plane: &DataPlane) -> Vec<Holding> {
     ranks.map(holding).collect()
 }
 
+/// Says what each rank needs of a sum, and what it has of the parameters after an update.
+pub fn narrow(plane: &mut DataPlane, replica: &mut dyn Replica) {
+    let (parameters, gradient) = (replica.about().layout.parameters, replica.about().gradient_len());
+    let (all, of) = (!exchanges(plane, replica), world(plane));
+    let holders = &plane.shards.as_ref().expect(SHARDED).holders;
+    let one = |index: usize| {
+        let holding = holders.holding(Rank(index as u32));
+        let share = UpdateShare { index, of };
+        let whole = std::iter::once(0..gradient).collect();
+        let needs = if all { whole } else { needed(&holding, share, parameters, gradient) };
+        [needs, holding.elements(parameters)]
+    };
+    plane.backend.narrow(&Narrow::new((0..of).map(one)));
+}
+
 /// Keeps what this rank needs of the sum, and looks at its share. Nothing is changed yet.
 ///
 /// *Errors*: of the device.
@@ -125,7 +139,7 @@ pub fn agree(plane: &mut DataPlane, replica: &mut dyn Replica) -> Result<Duratio
     sharding(replica).tell(&mut plane.backend.arena().lease(0)[cuts[rank]..cuts[rank + 1]]);
     let begun = Instant::now();
     plane.sequence.0 += 1;
-    plane.backend.start(plane.sequence, &Op::AllGather { cuts: Some(cuts) }).map_err(off)?;
+    plane.backend.start(plane.sequence, &Op::AllGather { cuts: Some(cuts), take: Take::All }).map_err(off)?;
     plane.backend.finish(plane.sequence).map_err(off)?;
     let waited = begun.elapsed();
     sharding(replica).hear(&plane.backend.arena().lease(0)[..cuts[cuts.len() - 1]]);
@@ -164,34 +178,36 @@ pub fn gather(plane: &mut DataPlane, replica: &mut dyn Replica) -> Result<Durati
         return Ok(Duration::ZERO);
     }
     let parameters = replica.about().layout.parameters;
+    let held =
+        plane.shards.as_ref().expect(SHARDED).holders.holding(plane.membership.rank).elements(parameters);
+    let lacks = without(std::slice::from_ref(&(0..parameters)), &held);
     let on_device = plane.gradients.reduced_is_kept();
     if let Some(keeper) = replica.keeping().filter(|_| on_device) {
         // The slot is gradient 0: nothing visits the host.
-        let own = owned(plane);
-        keeper.lay(own.clone());
-        let waited = all_gather(plane)?;
-        [0..own.start, own.end..parameters].into_iter().for_each(|part| keeper.pick(part));
+        held.into_iter().for_each(|run| keeper.lay(run));
+        let waited = gather_rest(plane)?;
+        lacks.into_iter().for_each(|run| keeper.pick(run));
         return Ok(waited);
     }
-    let (own, waited) = gather_section(plane, replica, Section::Parameters)?;
+    for run in held {
+        let slot = &mut plane.backend.arena().lease(0)[run.clone()];
+        sharding(replica).read(Section::Parameters, run.start, slot).map_err(engine)?;
+    }
+    let waited = gather_rest(plane)?;
     let slot = plane.backend.arena().lease(0);
-    for part in [0..own.start, own.end..parameters] {
-        sharding(replica).write(Section::Parameters, part.start, &slot[part]).map_err(engine)?;
+    for run in lacks {
+        sharding(replica).write(Section::Parameters, run.start, &slot[run]).map_err(engine)?;
     }
     Ok(waited)
 }
 
-/// What this rank owns of the parameters.
-fn owned(plane: &DataPlane) -> Range<usize> {
-    plane.shards.as_ref().expect(SHARDED).owned(plane.membership.rank)
-}
-
-/// Brings what each rank owns of slot 0 to all of them; tells how long it waited.
-fn all_gather(plane: &mut DataPlane) -> Result<Duration, Broke> {
+/// Brings to each rank what it does not hold of what the owners have in slot 0; tells how long it waited.
+fn gather_rest(plane: &mut DataPlane) -> Result<Duration, Broke> {
     let cuts = &plane.shards.as_ref().expect(SHARDED).cuts;
     let begun = Instant::now();
     plane.sequence.0 += 1;
-    plane.backend.start(plane.sequence, &Op::AllGather { cuts: Some(cuts) }).map_err(off)?;
+    let op = Op::AllGather { cuts: Some(cuts), take: Take::Rest };
+    plane.backend.start(plane.sequence, &op).map_err(off)?;
     plane.backend.finish(plane.sequence).map_err(off)?;
     Ok(begun.elapsed())
 }
@@ -201,67 +217,10 @@ pub fn commit(replica: &mut dyn Replica, step: Step) {
     sharding(replica).commit(step);
 }
 
-/// Has a section in slot 0 of every rank, from its owners; tells which part is this rank's own, and how long it waited.
-fn gather_section(
-    plane: &mut DataPlane,
-    replica: &mut dyn Replica,
-    section: Section,
-) -> Result<(Range<usize>, Duration), Broke> {
-    let own = owned(plane);
-    let slot = &mut plane.backend.arena().lease(0)[own.clone()];
-    sharding(replica).read(section, own.start, slot).map_err(engine)?;
-    Ok((own, all_gather(plane)?))
-}
-
-/// Every section of the state, one after the other, whole: those that ranks hold by shards are gathered for it. All ranks call it alike.
-///
-/// *Blocks* until all have it. *Errors*: this rank holds something else than the shard's owner does.
-pub fn for_each_section(
-    plane: &mut DataPlane,
-    replica: &mut dyn Replica,
-    mut each: impl FnMut(Section, &[f32]),
-) -> Result<(), Broke> {
-    let lengths = replica.about().state.lengths();
-    for (section, len) in Section::ALL.into_iter().zip(lengths) {
-        if len == 0 || !matches!(section, Section::First | Section::Second) {
-            each(section, replica.bring_state().map_err(engine)?.section(section));
-            continue;
-        }
-        gather_section(plane, replica, section)?;
-        let whole = &plane.backend.arena().lease(0)[..len];
-        compare(replica, section, whole)?;
-        each(section, whole);
-    }
-    // A slot of a device is its own again.
-    plane.backend.arena().on_device(0);
-    Ok(())
-}
-
-/// Elements that are compared at once.
-const COMPARED: usize = 16 * 1024;
-
-/// *Errors*: this rank holds something else of a section.
-fn compare(replica: &mut dyn Replica, section: Section, whole: &[f32]) -> Result<(), Broke> {
-    let runs = sharding(replica).holding().elements(whole.len());
-    let mut held = vec![0.0; COMPARED.min(whole.len())];
-    for from in runs
-        .into_iter()
-        .flat_map(|run| run.clone().step_by(COMPARED).map(move |at| at..run.end.min(at + COMPARED)))
-    {
-        let held = &mut held[..from.len()];
-        sharding(replica).read(section, from.start, held).map_err(engine)?;
-        let same = |(a, b): (&f32, &f32)| a.to_bits() == b.to_bits();
-        if !held.iter().zip(&whole[from]).all(same) {
-            let words = format!("what this rank holds of {} differs from what its owner has", section.name());
-            return Err(Failure::Engine(words).into());
-        }
-    }
-    Ok(())
-}
-
-fn sharding(replica: &mut dyn Replica) -> &mut dyn Sharding {
+/// What the replica does with its shards. *Panics* if it holds a whole state.
+pub fn sharding(replica: &mut dyn Replica) -> &mut dyn Sharding {
     replica.sharding().expect(SHARDED)
 }
 
 /// Why there are shards: nobody asks otherwise.
-const SHARDED: &str = "whoever asks has seen that ranks hold shards";
+pub const SHARDED: &str = "whoever asks has seen that ranks hold shards";

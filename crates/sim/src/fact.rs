@@ -8,6 +8,7 @@ use dtrain_protocol::{
 };
 use dtrain_types::{Generation, Holding, Incarnation, Instance, MemberId, NodeId, Step};
 use std::fmt;
+use std::ops::Range;
 use std::time::Duration;
 
 /// One life of one member.
@@ -59,6 +60,8 @@ pub enum Fact<'a> {
         step: Step,
         /// The reduced gradient.
         gradient: &'a [f32],
+        /// The elements of it that the rank needs, the others being undefined; all of them where it is none.
+        needed: Option<&'a [Range<usize>]>,
         /// The state after it.
         state_digest: Digest,
     },

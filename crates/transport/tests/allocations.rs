@@ -7,7 +7,7 @@ mod counting;
 use counting::Counting;
 use dtrain_collective::{
     Assignment, Backend, Geometry, Header, HostBackend, Op, OpKind, Outgoing, Reduce, SEGMENT, Sequence, Tag,
-    Transport, Verdict,
+    Take, Transport, Verdict,
 };
 use dtrain_transport::{
     ArenaFile, HierarchicalBackend, HierarchicalSetup, Mapping, MemoryTransport, ShmBackend, Topology,
@@ -129,7 +129,7 @@ fn round(backend: &mut dyn Backend, next: &mut u64, trailers: &[Vec<Trailer>; 2]
         Op::AllReduce { micro_batches: COUNTS[1], trailers: &trailers[1] },
         Op::Barrier,
         Op::ReduceScatter { micro_batches: COUNTS[1], trailers: &trailers[1] },
-        Op::AllGather { cuts: None },
+        Op::AllGather { cuts: None, take: Take::All },
         Op::Copy { sources: &sources, targets: &[Rank(1), Rank(3)], len: usize::MAX },
         Op::Broadcast { from: Rank(1) },
     ];

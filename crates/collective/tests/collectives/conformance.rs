@@ -3,7 +3,7 @@
 //! The tests of each backend include this file beside `plain.rs`, and give it a way to make a world of theirs.
 
 use crate::plain::{before_copy, bits, compute, copies, is_copied, reference, reference_trailer};
-use dtrain_collective::{Aborter, Assignment, Backend, Chunks, Op, Reduce, Sequence};
+use dtrain_collective::{Aborter, Assignment, Backend, Chunks, Narrow, Op, Reduce, Sequence, Take};
 use dtrain_types::{Generation, MicroRange, Rank, Trailer, cut_evenly};
 use std::collections::BTreeSet;
 
@@ -140,7 +140,7 @@ pub fn gathers_broadcasts_and_barriers_do_what_their_names_say(worlds: &[u32], m
             fill(&mut *backend, rank);
             run(&mut *backend, 1, Op::Barrier);
             assert!(is_of(&mut *backend, rank), "a barrier moves nothing");
-            run(&mut *backend, 2, Op::AllGather { cuts: None });
+            run(&mut *backend, 2, Op::AllGather { cuts: None, take: Take::All });
             let gathered = backend.arena().lease(0);
             for owner in 0..world {
                 let mut chunk = Chunks::even(len, world).chunk(owner);
@@ -150,7 +150,7 @@ pub fn gathers_broadcasts_and_barriers_do_what_their_names_say(worlds: &[u32], m
             let cut = |rank: usize| if rank < world { len * rank * rank / (world * world) } else { len };
             let cuts: Vec<usize> = (0..=world).map(cut).collect();
             fill(&mut *backend, rank);
-            run(&mut *backend, 3, Op::AllGather { cuts: Some(&cuts) });
+            run(&mut *backend, 3, Op::AllGather { cuts: Some(&cuts), take: Take::All });
             let gathered = backend.arena().lease(0);
             for owner in 0..world {
                 let mut part = cuts[owner]..cuts[owner + 1];
@@ -160,6 +160,46 @@ pub fn gathers_broadcasts_and_barriers_do_what_their_names_say(worlds: &[u32], m
                 fill(&mut *backend, rank);
                 run(&mut *backend, 4 + from as u64, Op::Broadcast { from: Rank(from as u32) });
                 assert!(is_of(&mut *backend, from), "rank {rank} of {world} from {from}, {len} floats");
+            }
+        });
+    });
+}
+
+/// What ranks own by these cuts; each has, and needs, the parts of the rank behind it, and needs a little more.
+fn of_neighbours(cuts: &[usize], len: usize) -> Narrow {
+    let world = cuts.len() - 1;
+    let part = |rank: usize| cuts[rank]..cuts[rank + 1];
+    Narrow::new((0..world).map(|rank| {
+        let has = vec![part(rank), part((rank + 1) % world)];
+        let more = [len / 2..(len / 2 + 3).min(len), len..len];
+        [has.iter().cloned().chain(more).collect(), has]
+    }))
+}
+
+pub fn what_ranks_need_is_there_where_they_have_said_what_that_is(worlds: &[u32], make: Make<'_>) {
+    of_all(worlds, COUNTS[0], |len, ranges| {
+        let world = ranges.len();
+        let cuts: Vec<usize> = (0..=world).map(|rank| len * rank / world).collect();
+        let narrow = of_neighbours(&cuts, len);
+        let want = want(len, &COUNTS);
+        on_ranks(make(ranges, &COUNTS, len, Reduce::Exact), |rank, mut backend| {
+            backend.narrow(&narrow);
+            for (seq, (count, want)) in COUNTS.iter().zip(&want).enumerate() {
+                let (sum, trailer) =
+                    one_step(&mut *backend, 2 * seq as u64, ranges[rank], *count, Reduce::Exact);
+                assert_eq!(trailer, want.1);
+                for i in (0..len).filter(|i| narrow.is_needed(rank, &(*i..i + 1))) {
+                    assert_eq!(sum[i], want.0[i], "element {i} of {len}, rank {rank} of {world}");
+                }
+                // Everybody has what the rank behind it owns, and nothing else yet.
+                let slot = backend.arena().lease(0);
+                slot.fill(f32::NAN);
+                let has = |i: &usize| narrow.is_there(rank, &(*i..i + 1));
+                (0..len).filter(has).for_each(|i| slot[i] = mark(0, i));
+                let op = Op::AllGather { cuts: Some(&cuts), take: Take::Rest };
+                run(&mut *backend, 2 * seq as u64 + 1, op);
+                let gathered = backend.arena().lease(0);
+                assert!((0..len).all(|i| gathered[i] == mark(0, i)), "rank {rank} of {world}, {len} floats");
             }
         });
     });

@@ -3,7 +3,7 @@
 use crate::network::Network;
 use crate::plain::{before_copy, bits, compute, copies, is_copied, reference, reference_trailer};
 use crate::ring_sum::around_the_ring;
-use dtrain_collective::{Arena, Chunks, Op, OpKind, RankMachine, Reduce, Sequence};
+use dtrain_collective::{Arena, Chunks, Op, OpKind, RankMachine, Reduce, Sequence, Take};
 use dtrain_types::{MicroRange, Rank, Trailer, WorldSize, cut_evenly};
 use std::collections::BTreeSet;
 
@@ -126,7 +126,7 @@ fn gather_broadcast_and_barrier_move_what_they_should_and_nothing_else() {
                 for (rank, machine) in network.machines.iter_mut().enumerate() {
                     assert!(machine.arena().slot(0).iter().enumerate().all(|(i, x)| *x == mark(rank, i)));
                 }
-                all(&mut network, Sequence(2), Op::AllGather { cuts: None });
+                all(&mut network, Sequence(2), Op::AllGather { cuts: None, take: Take::All });
                 let chunks = Chunks::even(len, n);
                 for machine in &mut network.machines {
                     for owner in 0..n {

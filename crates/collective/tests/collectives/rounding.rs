@@ -5,7 +5,7 @@ use crate::halves::{node, reference, rounded};
 use crate::network::Network;
 use crate::plain::{bits, compute_rounded, reference as unrounded, reference_trailer, tree};
 use crate::ring_sum::around_the_ring;
-use dtrain_collective::{Arena, CollectiveError, Op, OpKind, RankMachine, Reduce, Sequence};
+use dtrain_collective::{Arena, CollectiveError, Op, OpKind, RankMachine, Reduce, Sequence, Take};
 use dtrain_types::{MicroRange, Wire, cut_evenly};
 use proptest::prelude::*;
 
@@ -139,7 +139,7 @@ fn frames_of_sums_say_that_they_are_rounded_and_those_that_only_move_that_they_a
         for machine in &mut network.machines {
             machine.finish(Sequence(1));
             machine.arena().lease(0).fill(0.1);
-            machine.start(Sequence(2), &Op::AllGather { cuts: None });
+            machine.start(Sequence(2), &Op::AllGather { cuts: None, take: Take::All });
         }
         (0..3).for_each(|rank| network.send(rank));
         let moved = network.flying.iter().filter(|flying| flying.header.tag.op == OpKind::AllGather);

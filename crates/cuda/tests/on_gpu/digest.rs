@@ -172,8 +172,12 @@ pub fn meet(
     let connect = |rank: u32| {
         let gpu = &gpus[rank as usize % gpus.len()];
         let mut replica = replica(gpu);
-        let setup =
-            NcclSetup { membership: membership(Rank(rank), ranges), mode: Reduce::Exact, counts: &[COUNT] };
+        let setup = NcclSetup {
+            membership: membership(Rank(rank), ranges),
+            mode: Reduce::Exact,
+            counts: &[COUNT],
+            cuts: &[],
+        };
         let (geometry, stream) = (geometry(&replica, ranges), replica.device().stream());
         let mut backend = over_nccl::meet(gpu, (library, &id), setup, geometry, Some(stream));
         settle(&mut replica, &mut backend);

@@ -62,7 +62,7 @@ impl Pair {
             let ranges = cut_evenly(world, world);
             let geometry = Geometry::plan(len, &ranges, &[world], mode);
             let membership = Assignment { generation: Generation(1), rank, ranges };
-            let setup = NcclSetup { membership, mode, counts: &[world] };
+            let setup = NcclSetup { membership, mode, counts: &[world], cuts: &[] };
             over_nccl::meet(gpu, (library, id), setup, geometry, None)
         };
         let [exact, ring] = ids;

@@ -4,7 +4,7 @@ use crate::conformance::{membership, on_threads, steps};
 use crate::host_device::{HostDevice, HostSlots};
 use crate::plain::{compute, reference, reference_trailer};
 use crate::support::{backend, backends, child, communicators, is_child};
-use dtrain_collective::{Aborter, Arena, Backend, CollectiveError, Geometry, Op, Reduce, Sequence};
+use dtrain_collective::{Aborter, Arena, Backend, CollectiveError, Geometry, Op, Reduce, Sequence, Take};
 use dtrain_nccl::{Device, DeviceArena, NcclBackend, NcclError, NcclSetup};
 use dtrain_types::{Rank, cut_evenly};
 use std::time::Duration;
@@ -90,8 +90,12 @@ fn what_a_failed_backend_was_made_of_serves_the_next_generation() {
     let counts = [6, 5];
     let next: Vec<_> = communicators(2).into_iter().zip(parts).collect();
     let got = on_threads(next, |rank, (communicator, (device, arena))| {
-        let setup =
-            NcclSetup { membership: membership(2, rank, &ranges), mode: Reduce::Exact, counts: &counts };
+        let setup = NcclSetup {
+            membership: membership(2, rank, &ranges),
+            mode: Reduce::Exact,
+            counts: &counts,
+            cuts: &[],
+        };
         let mut backend = NcclBackend::new(device, arena, communicator, setup).expect("a good setup");
         let got = steps(&mut backend, ranges[rank], &counts, Reduce::Exact);
         let parts = backend.dissolve(WITHIN).expect("nothing is under way");
@@ -105,7 +109,7 @@ fn what_a_failed_backend_was_made_of_serves_the_next_generation() {
 #[test]
 fn ranks_in_different_collectives_find_out_and_die() {
     let copy = Op::Copy { sources: &[Rank(1)], targets: &[Rank(0)], len: usize::MAX };
-    for other in [Op::AllGather { cuts: None }, copy, Op::Broadcast { from: Rank(0) }] {
+    for other in [Op::AllGather { cuts: None, take: Take::All }, copy, Op::Broadcast { from: Rank(0) }] {
         let results =
             on_threads(backends(&cut_evenly(2, 2), &[2], 100, Reduce::Exact), |rank, mut backend| {
                 let op = if rank == 0 { Op::Barrier } else { other };

@@ -52,6 +52,7 @@ fn ring_steps_are_the_sum_of_the_library_and_skip_ranks_without_a_micro_batch() 
 #[test]
 fn gather_broadcast_and_barrier_do_what_they_do_on_every_backend() {
     conformance::gathers_broadcasts_and_barriers_do_what_their_names_say(&WORLDS, &made);
+    conformance::what_ranks_need_is_there_where_they_have_said_what_that_is(&WORLDS, &made);
 }
 
 #[test]

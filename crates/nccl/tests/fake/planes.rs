@@ -24,8 +24,12 @@ fn connect(
     ranges: &[MicroRange],
     made: &mut Vec<usize>,
 ) -> Result<NcclPlane<HostDevice>, NcclError> {
-    let setup =
-        NcclSetup { membership: membership(generation, rank, ranges), mode: Reduce::Exact, counts: &COUNTS };
+    let setup = NcclSetup {
+        membership: membership(generation, rank, ranges),
+        mode: Reduce::Exact,
+        counts: &COUNTS,
+        cuts: &[],
+    };
     planes.connect(id, setup, Geometry::bound(LEN, COUNTS[0], Reduce::Exact), |geometry| {
         let slots = HostSlots::new(geometry);
         made.push(slots.address(0).0 as usize);

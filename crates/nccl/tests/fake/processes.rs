@@ -119,7 +119,7 @@ fn live(
 fn backend(device: HostDevice, arena: HostSlots, communicator: Communicator) -> NcclBackend<HostDevice> {
     let (rank, world) = (communicator.rank(), communicator.world());
     let membership = membership(world as u64, rank, &ranges(world));
-    let setup = NcclSetup { membership, mode: mode(), counts: &COUNTS };
+    let setup = NcclSetup { membership, mode: mode(), counts: &COUNTS, cuts: &[] };
     NcclBackend::new(device, arena, communicator, setup).expect("a good setup")
 }
 

@@ -10,7 +10,7 @@ use super::words::{Ask, Work};
 use crate::compute::HostPlane;
 use crate::compute::host_plane::{HostOp, Stage};
 use crate::sabotage::Sabotage;
-use dtrain_collective::{Arena, Chunks, Moves, Op, Sequence};
+use dtrain_collective::{Arena, Chunks, Moves, Op, Sequence, Take};
 use dtrain_protocol as protocol;
 use dtrain_types::Trailer;
 use std::ops::Range;
@@ -198,7 +198,7 @@ impl Compute {
             HostOp::Barrier => machine.start(sequence, &Op::Barrier),
             HostOp::Copy { kind, operand, of_hosts, .. } => {
                 take_in(machine, 0);
-                machine.start_moves(sequence, (*kind, *operand), |host| of_hosts[host].clone());
+                machine.start_moves(sequence, (*kind, *operand), Take::All, |host| of_hosts[host].clone());
             }
         }
         self.began(tools);

@@ -244,6 +244,7 @@ impl Compute {
             gathering,
             lost,
         });
+        self.narrow(tools);
         self.doing = Doing::Reach;
         self.enter(tools);
     }

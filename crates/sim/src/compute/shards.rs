@@ -8,8 +8,8 @@ use super::holding::{Gathering, Shards, Sharing};
 use super::tools::Tools;
 use super::words::{Ask, News, Work};
 use crate::sabotage::Sabotage;
-use dtrain_collective::{Arena, Op};
-use dtrain_engine::{Piece, Section, Sharded, State, UpdateShare, word_cuts};
+use dtrain_collective::{Arena, Narrow, Op, Take};
+use dtrain_engine::{Piece, Section, Sharded, State, UpdateShare, needed, word_cuts};
 use dtrain_protocol::{Digest, Failure, Loaded, StepRecord, Task};
 use dtrain_types::{Holders, Holding, NodeId, Rank, Step};
 
@@ -23,6 +23,20 @@ impl Compute {
     fn holders(&self) -> Option<Holders> {
         let nodes = self.plane.as_ref()?.members.participants.iter().map(|participant| participant.node);
         Some(Holders::new(&nodes.collect::<Vec<NodeId>>(), self.shards.as_ref()?.redundancy))
+    }
+
+    /// Says what each rank needs of a sum, and what it has of the parameters after an update, where ranks hold shards.
+    pub(super) fn narrow(&mut self, tools: &Tools<'_>) {
+        let Some(holders) = self.holders() else { return };
+        let Some(plane) = &mut self.plane else { return };
+        let (gradient, of) = (tools.engine.gradient_len(), plane.members.participants.len());
+        let parameters = tools.engine.state_shape().parameters;
+        let one = |index: usize| {
+            let holding = holders.holding(Rank(index as u32));
+            let share = UpdateShare { index, of };
+            [needed(&holding, share, parameters, gradient), holding.elements(parameters)]
+        };
+        plane.machine.narrow(Narrow::new((0..of).map(one)));
     }
 
     /// Holds its part of a state that was read or begun.
@@ -196,7 +210,7 @@ impl Compute {
         plane.sequence += 1;
         plane.gathering = false;
         self.doing = Doing::Agree;
-        self.start(tools, &Op::AllGather { cuts: Some(&cuts) });
+        self.start(tools, &Op::AllGather { cuts: Some(&cuts), take: Take::All });
     }
 
     pub(super) fn agreed(&mut self, tools: &mut Tools<'_>) {
@@ -224,16 +238,24 @@ impl Compute {
             return;
         };
         let Some(plane) = &mut self.plane else { return };
-        let cuts = holders.cuts(state.section(Section::Parameters).len());
+        let parameters = state.section(Section::Parameters).len();
+        let cuts = holders.cuts(parameters);
         let own = cuts[plane.rank.index()]..cuts[plane.rank.index() + 1];
-        let from = match section {
-            Section::First | Section::Second => shards.sharded.moments().part(section, own.clone()),
-            _ => &state.section(section)[own.clone()],
+        // Of the parameters nobody is sent what it holds.
+        let (take, lays) = match section {
+            Section::Parameters => (Take::Rest, shards.holding().elements(parameters)),
+            _ => (Take::All, std::iter::once(own).collect()),
         };
-        Self::arena(plane, tools).lease(0)[own].copy_from_slice(from);
+        for run in lays {
+            let from = match section {
+                Section::First | Section::Second => shards.sharded.moments().part(section, run.clone()),
+                _ => &state.section(section)[run.clone()],
+            };
+            Self::arena(plane, tools).lease(0)[run].copy_from_slice(from);
+        }
         plane.sequence += 1;
         plane.gathering = false;
-        self.start(tools, &Op::AllGather { cuts: Some(&cuts) });
+        self.start(tools, &Op::AllGather { cuts: Some(&cuts), take });
     }
 
     /// Has the parameters from their owners.
@@ -273,7 +295,10 @@ impl Compute {
         let info = shards.sharded.settle(&rule).expect("it is finite");
         let gradient = std::mem::take(&mut self.computed.as_mut().expect("a step is in hand").sum);
         let (generation, state_digest) = (plane.generation, Digest(state.common_digest()));
-        tools.asks.push(Ask::Updated { generation, step, gradient, state_digest });
+        let parameters = state.section(Section::Parameters).len();
+        let share = UpdateShare { index: plane.rank.index(), of: plane.members.participants.len() };
+        let needed = Some(needed(shards.holding(), share, parameters, gradient.len()));
+        tools.asks.push(Ask::Updated { generation, step, gradient, needed, state_digest });
         let (lr, gradient_norm) = (info.lr, info.gradient_norm);
         self.committed(tools, StepRecord { lr, gradient_norm, ..record });
     }

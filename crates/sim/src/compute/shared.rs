@@ -129,7 +129,7 @@ impl Compute {
         // As it was when it was used: by now the first rank may write the next step's into the slot.
         let gradient = std::mem::take(&mut self.computed.as_mut().expect("a step is in hand").sum);
         let generation = plane.generation;
-        tools.asks.push(Ask::Updated { generation, step, gradient, state_digest });
+        tools.asks.push(Ask::Updated { generation, step, gradient, needed: None, state_digest });
         let (lr, gradient_norm) = (info.lr, info.gradient_norm);
         self.committed(tools, StepRecord { lr, gradient_norm, ..record });
     }

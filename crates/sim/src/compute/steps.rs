@@ -203,7 +203,7 @@ impl Compute {
         let gradient = Self::arena(plane, tools).lease(0).to_vec();
         let (lr, gradient_norm) = tools.engine.update(state, step, &gradient, &record.trailer);
         let state_digest = Digest(state.state_digest());
-        tools.asks.push(Ask::Updated { generation, step, gradient, state_digest });
+        tools.asks.push(Ask::Updated { generation, step, gradient, needed: None, state_digest });
         self.committed(tools, StepRecord { lr, gradient_norm, ..record });
     }
 

@@ -4,6 +4,7 @@ use dtrain_collective::{CollectiveError, Header};
 use dtrain_engine::Section;
 use dtrain_protocol::{CheckpointId, Digest, Failure, Finished, Loaded, StepRecord, ValidationPart};
 use dtrain_types::{Generation, Holding, MemberId, Rank, Step};
+use std::ops::Range;
 
 /// What a compute thread tells its member.
 #[derive(Clone, Debug)]
@@ -106,6 +107,8 @@ pub enum Ask {
         step: Step,
         /// The reduced gradient.
         gradient: Vec<f32>,
+        /// The elements of it that this rank needs, the others being undefined; all of them where it is none.
+        needed: Option<Vec<Range<usize>>>,
         /// The state after it.
         state_digest: Digest,
     },

@@ -78,6 +78,7 @@ mod tests {
             member_in: Generation(member_in),
             step: Step(1),
             gradient: &[],
+            needed: None,
             state_digest: Digest([0; 32]),
         }
     }

@@ -47,6 +47,7 @@ mod tests {
             member_in: Generation(1),
             step: Step(step),
             gradient: &[],
+            needed: None,
             state_digest: Digest([0; 32]),
         };
         let history = [updated(1, 1), updated(2, 1), updated(1, 2), updated(1, 3)];

@@ -47,6 +47,7 @@ mod tests {
             member_in: Generation(1),
             step: Step(step),
             gradient: &[],
+            needed: None,
             state_digest: digest,
         };
         let at = |step| oracle.at(Step(step)).expect("three steps").state_digest;

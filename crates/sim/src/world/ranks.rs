@@ -329,10 +329,18 @@ impl World {
                 let after = self.chance.between(MILLI, 10 * MILLI) * self.disk_slow;
                 self.push(after, Event::ShardWritten(life, Box::new(job)));
             }
-            Ask::Updated { generation, step, gradient, state_digest } => {
+            Ask::Updated { generation, step, gradient, needed, state_digest } => {
                 self.mark(60, &[life.member.0.into(), step.0, u64::from(state_digest.0[0])]);
-                let (member_in, gradient) = (p.member.generation(), &gradient[..]);
-                self.fact(&Fact::Updated { life, generation, member_in, step, gradient, state_digest });
+                let (member_in, gradient, needed) = (p.member.generation(), &gradient[..], needed.as_deref());
+                self.fact(&Fact::Updated {
+                    life,
+                    generation,
+                    member_in,
+                    step,
+                    gradient,
+                    needed,
+                    state_digest,
+                });
             }
             Ask::Swapped { generation, step, state_digest, copied } => {
                 self.mark(61, &[life.member.0.into(), step.0]);

@@ -8,7 +8,8 @@ use super::{HierarchicalError, Topology};
 use crate::shm::{Group, Isa, Mapping, ShmAbort, ShmError, Strips};
 use dtrain_collective::{
     Abort, Aborter, Arena, Assignment, Backend, Chunks, CollectiveError, Geometry, HostPlan, Intent, Moves,
-    Op, OpKind, Progress, RankMachine, Reduce, Sequence, Transport, host_range, rank_roots,
+    Narrow, Op, OpKind, Progress, RankMachine, Reduce, Sequence, Take, Transport, host_range, rank_roots,
+    without,
 };
 use dtrain_types::{Generation, MicroRange, Rank, Trailer, Wire, WorldSize};
 use std::collections::BTreeMap;
@@ -50,8 +51,11 @@ pub struct HierarchicalBackend<T> {
     trailer_stack: Vec<Trailer>,
     /// In a collective that moves floats: what this rank gives, which local ranks take, and what the hosts do.
     given: Range<usize>,
+    take: Take,
     takers: Vec<bool>,
     host_moves: Vec<Moves>,
+    /// What this rank has in a gather of the rest, and no rank of the host before it, if that was told.
+    laid: Option<Vec<Range<usize>>>,
     strips: Strips,
     /// Of how many strips this rank has added up its share for the next sum.
     folded: usize,
@@ -119,6 +123,8 @@ impl<T: Transport> HierarchicalBackend<T> {
             root_trailers: Vec::new(),
             trailer_stack: Vec::new(),
             given: 0..0,
+            laid: None,
+            take: Take::All,
             strips,
             folded: 0,
             offered: Ok(()),
@@ -219,6 +225,7 @@ impl<T: Transport> HierarchicalBackend<T> {
         let (world, len) = (self.world().0 as usize, self.group.geometry().len);
         let of = |rank: usize| op.moves(rank, world, len).expect("it is no reduction");
         self.given = of(self.rank.index()).gives.unwrap_or(0..0);
+        self.take = if op.takes_rest() { Take::Rest } else { Take::All };
         self.takers.clear();
         self.takers.extend(self.topology.ranks(self.host).map(|rank| of(rank).takes));
         self.host_moves.clear();
@@ -274,12 +281,18 @@ impl<T: Transport> HierarchicalBackend<T> {
         self.folded = self.folded.max(strips);
     }
 
-    /// Lays what this rank gives into the leader's slot 0. Parts of different ranks do not overlap.
+    /// Lays what this rank gives into the leader's slot 0, or what it has of all. Parts of different ranks do not overlap.
     fn stage(&mut self) {
         let local = self.group.rank();
-        if local != 0 && !self.given.is_empty() {
-            self.group.copy_slot_0(local, 0, self.given.clone());
+        if local == 0 {
+            return;
         }
+        let lays = match (self.take, &self.laid) {
+            (Take::Rest, Some(laid)) => &laid[..],
+            (Take::Rest, None) | (Take::All, _) => std::slice::from_ref(&self.given),
+        };
+        let lays = lays.iter().filter(|run| !run.is_empty());
+        lays.for_each(|run| self.group.copy_slot_0(local, 0, run.clone()));
     }
 
     /// On the leader: does for the host what the collective does for ranks. If that fails, the peers are waked too.
@@ -296,7 +309,10 @@ impl<T: Transport> HierarchicalBackend<T> {
 
     fn exchange(&mut self, intent: Intent) -> Result<(), CollectiveError> {
         match &mut self.link {
-            Some(link) => link.exchange(intent.sequence, (intent.kind, intent.operand), &self.host_moves),
+            Some(link) => {
+                let what = (intent.kind, intent.operand);
+                link.exchange(intent.sequence, what, self.take, &self.host_moves)
+            }
             None => Ok(()),
         }
     }
@@ -418,6 +434,17 @@ impl<T: Transport> Backend for HierarchicalBackend<T> {
     fn arena(&mut self) -> &mut dyn Arena {
         self.progress.assert_idle();
         self.group.arena()
+    }
+
+    fn narrow(&mut self, narrow: &Narrow) {
+        self.progress.assert_idle();
+        let hosts: Vec<_> = (0..self.topology.hosts()).map(|host| self.topology.ranks(host)).collect();
+        let before = hosts[self.host].start..self.rank.index();
+        let taken: Vec<_> = before.flat_map(|rank| narrow.has(rank)).cloned().collect();
+        self.laid = Some(without(narrow.has(self.rank.index()), &taken));
+        if let Some(link) = &mut self.link {
+            link.narrow(narrow.together(&hosts));
+        }
     }
 
     fn takes_offers(&self) -> bool {

@@ -5,7 +5,9 @@
 //! that they are aborted it hears through the arena.
 
 use crate::shm::{AbortWatch, SharedSlots, ShmAbort};
-use dtrain_collective::{CollectiveError, Moves, Op, OpKind, RankMachine, Sequence, Transport, drive, pump};
+use dtrain_collective::{
+    CollectiveError, Moves, Narrow, Op, OpKind, RankMachine, Sequence, Take, Transport, drive, pump,
+};
 use dtrain_types::{Trailer, Wire};
 use std::sync::Arc;
 
@@ -36,6 +38,11 @@ impl<T: Transport> Link<T> {
     /// Rounds every sum between hosts.
     pub fn set_wire(&mut self, wire: Wire) {
         self.machine.set_wire(wire);
+    }
+
+    /// What hosts need and have.
+    pub fn narrow(&mut self, narrow: Narrow) {
+        self.machine.narrow(narrow);
     }
 
     /// Sends what the host has of its next sum from element `from` on, and takes what has come. *Errors*: as `sum`.
@@ -69,9 +76,10 @@ impl<T: Transport> Link<T> {
         &mut self,
         sequence: Sequence,
         what: (OpKind, u32),
+        take: Take,
         moves: &[Moves],
     ) -> Result<(), CollectiveError> {
-        self.machine.start_moves(sequence, what, |host| moves[host].clone());
+        self.machine.start_moves(sequence, what, take, |host| moves[host].clone());
         self.drive()?;
         self.machine.finish(sequence);
         Ok(())

@@ -3,7 +3,7 @@
 use crate::conformance::{membership, on_threads};
 use crate::plain::compute;
 use crate::threads::{host, shm};
-use dtrain_collective::{Aborter, Backend, CollectiveError, Geometry, Op, Reduce, Sequence};
+use dtrain_collective::{Aborter, Backend, CollectiveError, Geometry, Op, Reduce, Sequence, Take};
 use dtrain_transport::{ArenaFile, ShmBackend};
 use dtrain_types::{Rank, WorldSize, cut_evenly};
 
@@ -91,8 +91,8 @@ fn a_rank_left_behind_in_an_old_generation_learns_it() {
 fn ranks_in_different_collectives_find_out_and_die() {
     let copy = Op::Copy { sources: &[Rank(1)], targets: &[Rank(0)], len: usize::MAX };
     for (make, other) in [
-        (shm as fn(&[_], &[_], _, _) -> _, Op::AllGather { cuts: None }),
-        (host, Op::AllGather { cuts: None }),
+        (shm as fn(&[_], &[_], _, _) -> _, Op::AllGather { cuts: None, take: Take::All }),
+        (host, Op::AllGather { cuts: None, take: Take::All }),
         (shm, copy),
     ] {
         let results = on_threads(make(&cut_evenly(2, 2), &[2], 10, Reduce::Exact), |rank, mut backend| {

@@ -7,8 +7,8 @@ use crate::offered::offered_steps;
 use crate::plain::{before_copy, compute, is_copied, reference, reference_trailer};
 use crate::threads::{host, shm};
 use dtrain_collective::{
-    Backend, CollectiveError, Frame, Geometry, Op, Outgoing, Reduce, Sequence, Transport, Verdict, Waker,
-    rank_roots,
+    Backend, CollectiveError, Frame, Geometry, Op, Outgoing, Reduce, Sequence, Take, Transport, Verdict,
+    Waker, rank_roots,
 };
 use dtrain_transport::shm::Isa;
 use dtrain_transport::{
@@ -211,6 +211,7 @@ fn ring_steps_give_all_ranks_the_same_sum_and_on_one_rank_per_host_that_of_the_f
 #[test]
 fn gather_broadcast_and_barrier_do_across_hosts_what_they_do_on_one() {
     on_every_topology(conformance::gathers_broadcasts_and_barriers_do_what_their_names_say);
+    on_every_topology(conformance::what_ranks_need_is_there_where_they_have_said_what_that_is);
 }
 
 #[test]
@@ -375,7 +376,7 @@ fn hosts_in_different_collectives_find_out_and_no_rank_of_them_hangs() {
     let ranges = cut_evenly(6, 4);
     let (backends, _arenas) = hierarchical(&[2, 2], &ranges, &[6], 10, Reduce::Exact);
     let results = on_threads(backends, |rank, mut backend| {
-        let op = if rank < 2 { Op::Barrier } else { Op::AllGather { cuts: None } };
+        let op = if rank < 2 { Op::Barrier } else { Op::AllGather { cuts: None, take: Take::All } };
         let first = backend.start(Sequence(1), &op).and_then(|()| backend.finish(Sequence(1)));
         // Keeps the other end until both have seen the other's frame.
         (first.map(drop), backend)
@@ -398,7 +399,7 @@ fn ranks_of_one_host_in_different_collectives_are_named_by_their_rank_in_the_wor
     let (backends, _arenas) = hierarchical(&[1, 2], &ranges, &[6], 10, Reduce::Exact);
     let both = backends.into_iter().skip(1).collect();
     let results = on_threads(both, |rank, mut backend| {
-        let op = if rank == 0 { Op::Barrier } else { Op::AllGather { cuts: None } };
+        let op = if rank == 0 { Op::Barrier } else { Op::AllGather { cuts: None, take: Take::All } };
         backend.start(Sequence(1), &op).and_then(|()| backend.finish(Sequence(1))).map(drop)
     });
     for (result, other) in results.iter().zip([Rank(2), Rank(1)]) {

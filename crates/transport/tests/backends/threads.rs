@@ -154,6 +154,8 @@ fn ring_steps_have_the_same_bits_in_shared_memory_and_over_frames() {
 fn gather_broadcast_and_barrier_do_the_same_on_every_backend() {
     conformance::gathers_broadcasts_and_barriers_do_what_their_names_say(&WORLDS, &shm);
     conformance::gathers_broadcasts_and_barriers_do_what_their_names_say(&WORLDS, &host);
+    conformance::what_ranks_need_is_there_where_they_have_said_what_that_is(&WORLDS, &shm);
+    conformance::what_ranks_need_is_there_where_they_have_said_what_that_is(&WORLDS, &host);
 }
 
 #[test]

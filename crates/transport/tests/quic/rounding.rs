@@ -5,7 +5,7 @@ use crate::halves::{reference, rounded};
 use crate::meshes::{Host, addrs, hosts, meshes, on_threads, plan};
 use crate::plain::{bits, compute_rounded, reference_trailer};
 use dtrain_collective::{
-    Assignment, Backend, Geometry, HostBackend, Op, RankMachine, Reduce, SEGMENT, Sequence, Transport,
+    Assignment, Backend, Geometry, HostBackend, Op, RankMachine, Reduce, SEGMENT, Sequence, Take, Transport,
 };
 use dtrain_transport::memory_mesh;
 use dtrain_transport::quic::{QuicMesh, Token, Tuning};
@@ -43,7 +43,7 @@ fn steps<T: Transport>(
         let sums = COUNTS.iter().enumerate().map(step).collect();
         // State that is copied has all of its bits.
         backend.arena().lease(0).fill(0.1);
-        backend.start(Sequence(9), &Op::AllGather { cuts: None }).expect("a sound start");
+        backend.start(Sequence(9), &Op::AllGather { cuts: None, take: Take::All }).expect("a sound start");
         backend.finish(Sequence(9)).expect("a sound finish");
         assert!(backend.arena().lease(0).iter().all(|x| *x == 0.1));
         sums
