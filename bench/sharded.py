@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """What a state in shards costs and saves, and what a lost rank costs it: two hosts of two ranks each, each host with a network of its own (as root).
 
-`--what pace` trains the same model with `state=replicated` and `state=sharded` in turn and prints steps a second. `--what memory` prints the
+`--what pace` trains the same model with `state=replicated` and `state=sharded` in turn and prints steps a second. `--what traffic` prints the bytes that a host
+sends in a step, as the network counts them, beside what the formula says. `--what memory` prints the
 memory of a rank, the mean of all: the proportional set size, sampled while it trains, less that of a rank with a model of next to nothing. `--what room` limits the address
 space of every process to what lies between both, and says what becomes of each. `--what kills` kills random
 ranks of a sharded run again and again and prints the time from the kill to the next step in the ledger; afterwards the log has to hold every step
@@ -26,12 +27,12 @@ import supervisor
 
 #: Enough parameters to see them travel, and a batch that keeps ranks busy meanwhile.
 WIDE = ["data.kind=digits", "global_batch=512", "micro_batch=128", "threads=1", "model.kind=mlp", "checkpoint.every=none"]
-HOSTS = 2
 
 
 class Run(supervisor.Run):
     """Two hosts that train one model."""
 
+    hosts_in_all = 2
     ranks_of_a_host = 2
 
     def __init__(self, dtrain, folder, networks, model, limit=None):
@@ -41,10 +42,10 @@ class Run(supervisor.Run):
         self.master, token = networks.master(), os.path.join(folder, "token")
         subprocess.run([self.dtrain, "token", "new", "-o", token], check=True, stdout=subprocess.DEVNULL)
         self.environment = {**os.environ, "DTRAIN_TOKEN_FILE": token}
-        self.hosts = [None] * HOSTS
+        self.hosts = [None] * self.hosts_in_all
 
     def start(self, host):
-        words = ["node", "--rank", str(host), "--master", self.master, "--nodes", str(HOSTS), f"ranks={self.ranks_of_a_host}"]
+        words = ["node", "--rank", str(host), "--master", self.master, "--nodes", str(self.hosts_in_all), f"ranks={self.ranks_of_a_host}"]
         words += [*self.model, f"run_dir={self.run}", "--quiet"] if host == 0 else []
         limited = ["prlimit", f"--as={self.limit}"] if self.limit else []
         command = [*self.networks.inside(host), *limited, self.dtrain, *words]
@@ -55,7 +56,7 @@ class Run(supervisor.Run):
 
     def whole(self):
         """Starts all, and waits for the end."""
-        for host in range(HOSTS):
+        for host in range(self.hosts_in_all):
             self.start(host)
         for host, child in enumerate(self.hosts):
             if child.wait():
@@ -79,7 +80,7 @@ def one(arguments, networks, model, watch=None, limit=None):
         def look():
             while not over.wait(0.05):
                 found = [watch(pid) for pid in run.ranks()]
-                if len(found) == HOSTS * Run.ranks_of_a_host and None not in found:
+                if len(found) == Run.hosts_in_all * Run.ranks_of_a_host and None not in found:
                     seen.append(max(found) if watch is address_space else sum(found) / len(found))
 
         watcher = threading.Thread(target=look)
@@ -126,13 +127,43 @@ def pace(arguments, networks):
     print(f"ratio       {statistics.median(ratios):8.3f}           {min(ratios):.3f} to {max(ratios):.3f}")
 
 
+def sent(networks):
+    """Bytes that hosts have sent."""
+    count = ["cat", "/sys/class/net/e/statistics/tx_bytes"]
+    counts = [subprocess.run([*networks.inside(host), *count], capture_output=True, check=True) for host in range(Run.hosts_in_all)]
+    return sum(int(count.stdout) for count in counts)
+
+
+def parameters_of(width):
+    return 64 * width + width * (width + 1) + 11 * width + 10
+
+
+def traffic(arguments, networks):
+    hosts, floats = Run.hosts_in_all, parameters_of(arguments.width)
+    held = min(2, hosts) / hosts
+    # Gradients to those who add them up; their sums to those who need them; parameters to those who do not hold them.
+    formula = {
+        "replicated": 4 * floats * 2 * (hosts - 1) / hosts,
+        "sharded": 4 * floats * ((hosts - 1) / hosts * (1 + held) + 1 - held),
+    }
+    for state, expected in formula.items():
+        counted = []
+        for steps in (10, 30):
+            before = sent(networks)
+            one(arguments, networks, [*WIDE, f"model.hidden=[{arguments.width},{arguments.width}]", f"state={state}", f"steps={steps}"])
+            counted.append(sent(networks) - before)
+        # What a run sends beside its steps is in both.
+        step = (counted[1] - counted[0]) / 20 / hosts
+        print(f"{state:<11} {step / 1e6:8.2f} MB a host and step, {expected / 1e6:.2f} by the formula: {step / expected:.3f}")
+
+
 def memory(arguments, networks):
     small = ["model.hidden=[16]", "steps=200"]
     width = f"model.hidden=[{arguments.width},{arguments.width}]"
     for state in ("replicated", "sharded"):
         _, _, nothing = one(arguments, networks, [*WIDE, *small, f"state={state}"], own_memory)
         _, _, seen = one(arguments, networks, [*WIDE, width, f"state={state}", "steps=24"], own_memory)
-        parameters = 64 * arguments.width + arguments.width * (arguments.width + 1) + 11 * arguments.width + 10
+        parameters = parameters_of(arguments.width)
         while_training, most = statistics.median(seen), max(seen)
         each = [(bytes - statistics.median(nothing)) / parameters for bytes in (while_training, most)]
         print(f"{state:<11} {while_training / 1e6:8.1f} MB a rank, most {most / 1e6:.1f} MB: {each[0]:.2f} and {each[1]:.2f} bytes a parameter "
@@ -163,7 +194,7 @@ def kills(arguments, networks):
     model = [*WIDE[:1], "global_batch=64", "micro_batch=16", *WIDE[3:], "model.hidden=[512,512]", f"steps={arguments.steps}"]
     with tempfile.TemporaryDirectory() as folder:
         run = Run(arguments.dtrain, folder, networks, [*model, "state=sharded", "max_restarts=1000"])
-        for host in range(HOSTS):
+        for host in range(Run.hosts_in_all):
             run.start(host)
         run.wait_beyond(20)
         times = []
@@ -176,10 +207,10 @@ def kills(arguments, networks):
             time.sleep(0.005)
             run.wait_beyond(max(before, run.recorded()))
             times.append(time.monotonic() - killed)
-            while len(run.ranks()) < HOSTS * Run.ranks_of_a_host:
+            while len(run.ranks()) < Run.hosts_in_all * Run.ranks_of_a_host:
                 time.sleep(0.01)
             full = time.monotonic()
-            while sum(event["event"] == "rank_started" for event in run.events()[-300:]) < HOSTS * Run.ranks_of_a_host or time.monotonic() - full < 0.3:
+            while sum(event["event"] == "rank_started" for event in run.events()[-300:]) < Run.hosts_in_all * Run.ranks_of_a_host or time.monotonic() - full < 0.3:
                 time.sleep(0.02)
         for child in run.hosts:
             if child.wait():
@@ -199,7 +230,8 @@ def kills(arguments, networks):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--dtrain", default="target/release/dtrain")
-    parser.add_argument("--what", choices=["pace", "memory", "room", "kills"], required=True)
+    parser.add_argument("--what", choices=["pace", "traffic", "memory", "room", "kills"], required=True)
+    parser.add_argument("--hosts", type=int, default=2)
     parser.add_argument("--ranks", type=int, default=2, help="of each host")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--more", nargs="*", default=[], help="more keys for --what pace, such as verify=1")
@@ -208,13 +240,13 @@ def main():
     parser.add_argument("--steps", type=int, default=6_000)
     parser.add_argument("--seed", type=int, default=1)
     arguments = parser.parse_args()
-    Run.ranks_of_a_host = arguments.ranks
-    networks = supervisor.Networks(HOSTS, True)
+    Run.hosts_in_all, Run.ranks_of_a_host = arguments.hosts, arguments.ranks
+    networks = supervisor.Networks(arguments.hosts, True)
     for host, name in enumerate(networks.names):
         networks.ip("-n", name, "link", "set", "e", "mtu", "9000")
         networks.ip("-n", networks.bridge, "link", "set", f"p{host}", "mtu", "9000")
     try:
-        {"pace": pace, "memory": memory, "room": room, "kills": kills}[arguments.what](arguments, networks)
+        {"pace": pace, "traffic": traffic, "memory": memory, "room": room, "kills": kills}[arguments.what](arguments, networks)
     finally:
         networks.remove()
 
