@@ -16,6 +16,9 @@ use dtrain_types::{Bytes, Generation, Holders, Holding, NodeId, Rank, Reduce, cu
 use std::ops::Range;
 use std::sync::Arc;
 
+/// What is written down of a sum over NCCL: who sends what, and the order in which it is added. *Units*: floats.
+const WRITTEN: usize = 256;
+
 impl Plan {
     /// A replica with its first parameters on a GPU, and how its blocks are computed.
     ///
@@ -203,10 +206,7 @@ impl Plan {
     pub fn floats_beside(&self, about: &About) -> usize {
         let gradient = about.gradient_len();
         match self.backend() {
-            Backend::Nccl => {
-                gradient * self.slots(gradient).slots()
-                    + if self.config.reduce == Reduce::Exact { self.staged(about) } else { 0 }
-            }
+            Backend::Nccl => gradient * self.slots(gradient).slots() + self.staged(about),
             Backend::Auto | Backend::Host => 0,
         }
     }
@@ -219,15 +219,19 @@ impl Plan {
         bytes.map_or_else(Vec::new, |bytes| cuts(&about.layout, bytes as usize))
     }
 
-    /// Of what its peers send it, the most that a rank has at once.
+    /// Of what its peers send it, the most that a rank has at once, and what is written down of each sum.
     fn staged(&self, about: &About) -> usize {
+        if self.config.reduce == Reduce::Ring {
+            return 0;
+        }
         let (ranks, counts, cuts) = (self.config.world.ranks, step_counts(&self.batches), self.cuts(about));
+        let sums = counts.len() * (cuts.len() + 2);
         let ranges = cut_evenly(self.batches.micro_batches(), ranks);
         let of = |rank| {
             let membership = Assignment { generation: Generation(0), rank, ranges: ranges.clone() };
             staged_floats(&membership, &counts, about.gradient_len(), &cuts)
         };
-        (0..ranks).map(Rank).map(of).max().unwrap_or(0)
+        (0..ranks).map(Rank).map(of).max().unwrap_or(0) + WRITTEN * sums
     }
 
     /// Whether the model can be trained on another device than the CPU.

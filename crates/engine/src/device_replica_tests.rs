@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::cpu::{Cpu, CpuOptions};
-use crate::device::LossSums;
+use crate::device::{Device, LossSums, NORM_BLOCK};
 use crate::flat::Flat;
 use crate::loss::Loss;
 use crate::loss_scale::LossScaling;
@@ -71,6 +71,12 @@ impl OwnMemory for Cpu {
     }
     fn copy_to(&self, from: &[f32], to: &mut Flat, at: usize) {
         to[at..at + from.len()].copy_from_slice(from);
+    }
+    fn squares(&self, g: &[f32], scale: f32, to: &mut Flat) {
+        for (block, words) in g.chunks(NORM_BLOCK).zip(to.chunks_exact_mut(2)) {
+            let bits = self.sum_of_squares(block, scale).to_bits();
+            words.copy_from_slice(&[f32::from_bits(bits as u32), f32::from_bits((bits >> 32) as u32)]);
+        }
     }
     fn peak_memory(&self) -> Bytes {
         Bytes(4 * TAKEN.get() as u64)
@@ -179,11 +185,11 @@ pub(super) fn device() -> Cpu {
 }
 
 /// How a model is made, its input, and how many targets a micro-batch has.
-pub(super) type Made = (fn() -> Chain<Cpu>, Shape, usize);
+type Made = (fn() -> Chain<Cpu>, Shape, usize);
 
 /// A CNN with batch norm and dropout, and a GPT: values and ids as inputs, one and many targets a row. And a model whose last
 /// stage reads its outputs again.
-pub(super) fn models() -> [Made; 3] {
+fn models() -> [Made; 3] {
     let images = || {
         let options = CnnOptions { channels: vec![4, 8], hidden: vec![16], ..CnnOptions::default() };
         cnn(&options, 10).expect("options that make sense")

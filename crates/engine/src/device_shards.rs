@@ -1,15 +1,17 @@
 //! The shards that a replica holds in the memory of a device: their moments, what it keeps of a sum, and its part of an update.
 //!
-//! As `sharded_update.rs` does it in the host's memory. But a device reads all of a gradient in less time than ranks tell one another what they have
-//! seen of it, so each looks at all of it. This file does not know who holds what, nor where the rest of the state lies.
+//! As `sharded_update.rs` does it in the host's memory, with the same bits. This file does not know who holds what, nor where the rest of the state
+//! lies.
 
 use crate::OwnMemory;
+use crate::device::NORM_BLOCK;
 use crate::error::EngineError;
 use crate::groups::Runs;
 use crate::optimizer::{Buffers, Optimizer};
 use crate::passes::{self, Divisor, Reduced, Seen, Settled};
 use crate::sharded_update::{average_between, update_runs};
-use crate::sharding::{HELD, Held, Moments};
+use crate::sharding::{HELD, Held, Moments, WORDS};
+use crate::sharing::UpdateShare;
 use crate::update_facts::UpdateFacts;
 use crate::update_info::UpdateInfo;
 use dtrain_types::{Holding, Step};
@@ -24,6 +26,10 @@ pub(crate) struct DeviceShards<D: OwnMemory> {
     pub moments: [D::Floats; HELD.len()],
     /// The gradient of what is held, then the sums of the statistics.
     sum: D::Floats,
+    /// Of each block of this replica's share of a gradient the bits of an f64, its squares; room for all of them.
+    squares: D::Floats,
+    /// Of each block of a gradient, as all replicas told.
+    heard: Vec<f32>,
     making: Option<Making>,
 }
 
@@ -33,7 +39,11 @@ struct Making {
     step: Step,
     divisor: Divisor,
     samples: u64,
-    seen: Seen,
+    /// Floats that say what it saw in its share.
+    words: usize,
+    stats_finite: bool,
+    /// The squares of all blocks, once they are known.
+    squares: Option<f64>,
     settled: Option<Settled>,
     made: bool,
 }
@@ -47,12 +57,13 @@ impl<D: OwnMemory> DeviceShards<D> {
             runs: Vec::new(),
             moments: [device.floats(0)?, device.floats(0)?],
             sum: device.floats(0)?,
+            squares: device.floats(0)?,
+            heard: Vec::new(),
             making: None,
         })
     }
 
-    /// What these moments are of, whose groups are cut so: takes memory for it, with room for this many sums of statistics. Nothing else is held
-    /// meanwhile.
+    /// What these moments are of, whose groups are cut so: takes memory for it. Nothing else is held meanwhile.
     ///
     /// *Errors*: of the device, or it has no room; it then holds nothing.
     pub fn hold(
@@ -60,7 +71,7 @@ impl<D: OwnMemory> DeviceShards<D> {
         device: &D,
         moments: &Moments,
         all: &Runs,
-        stats: usize,
+        facts: &UpdateFacts,
     ) -> Result<(), EngineError> {
         *self = Self::none(device)?;
         let held = moments.held().clone();
@@ -68,7 +79,10 @@ impl<D: OwnMemory> DeviceShards<D> {
             *place = device.floats(values.len())?;
             device.send(values, place)?;
         }
-        self.sum = device.floats(held.len() + stats)?;
+        self.sum = device.floats(held.len() + facts.stats)?;
+        let words = WORDS * facts.parameters.div_ceil(NORM_BLOCK);
+        self.squares = device.floats(words)?;
+        self.heard = vec![0.0; words];
         self.runs = held.runs.iter().map(|run| all.within(run)).collect();
         (self.held, self.holding) = (held, moments.holding().clone());
         Ok(())
@@ -85,28 +99,80 @@ impl<D: OwnMemory> DeviceShards<D> {
     }
 
     /// [`Sharding::measure`](crate::Sharding::measure).
-    pub fn measure(&mut self, device: &D, facts: &UpdateFacts, step: Step, reduced: &Reduced<'_, D>) {
-        let seen = passes::look(device, facts, reduced);
+    pub fn measure(
+        &mut self,
+        device: &D,
+        facts: &UpdateFacts,
+        (step, share): (Step, UpdateShare),
+        reduced: &Reduced<'_, D>,
+    ) -> Result<(), EngineError> {
         let (grads, sums) = reduced.parts(facts);
+        let part = share.part(facts.parameters, NORM_BLOCK);
+        let words = WORDS * part.len().div_ceil(NORM_BLOCK);
+        device.squares(D::part(grads, part), reduced.divisor.mean(), &mut self.squares);
+        let stats_finite = facts.stats == 0 || device.all_finite(sums);
+        self.keep(device, grads, sums, facts.stats);
+        let Reduced { samples, divisor, .. } = *reduced;
+        let (squares, settled, made) = (None, None, false);
+        self.making = Some(Making { step, divisor, samples, words, stats_finite, squares, settled, made });
+        if share.of == 1 {
+            device.fetch(&self.squares, &mut self.heard)?;
+            self.add_up();
+        }
+        Ok(())
+    }
+
+    /// Copies what it needs of a sum.
+    fn keep(&mut self, device: &D, grads: D::Ref<'_>, sums: D::Ref<'_>, stats: usize) {
         let (mut kept, len) = (D::take(&mut self.sum), self.held.len());
         for (run, start) in self.held.runs.iter().zip(&self.held.starts) {
             let to = D::part_mut(&mut kept, *start..*start + run.len());
             device.copy(D::part(grads, run.clone()), to);
         }
-        device.copy(sums, D::part_mut(&mut kept, len..len + facts.stats));
-        let Reduced { samples, divisor, .. } = *reduced;
-        self.making = Some(Making { step, divisor, samples, seen, settled: None, made: false });
+        device.copy(sums, D::part_mut(&mut kept, len..len + stats));
+    }
+
+    /// What it saw in its share, as words.
+    pub fn told(&self) -> D::Ref<'_> {
+        let words = self.making.expect(MEASURED).words;
+        D::part(D::look(&self.squares), 0..words)
+    }
+
+    /// [`Sharding::tell`](crate::Sharding::tell), to the host.
+    pub fn tell(&self, device: &D, words: &mut [f32]) -> Result<(), EngineError> {
+        assert_eq!(words.len(), self.making.expect(MEASURED).words, "words for another share");
+        device.fetch(&self.squares, words)
+    }
+
+    /// [`Sharding::hear`](crate::Sharding::hear), of the words that `bring` writes.
+    pub fn hear(
+        &mut self,
+        bring: impl FnOnce(&mut [f32]) -> Result<(), EngineError>,
+    ) -> Result<(), EngineError> {
+        bring(&mut self.heard)?;
+        self.add_up();
+        Ok(())
+    }
+
+    /// *Order*: from the first block to the last, as one replica adds up what it has seen alone.
+    fn add_up(&mut self) {
+        let square = |words: &[f32]| {
+            f64::from_bits(u64::from(words[0].to_bits()) | u64::from(words[1].to_bits()) << 32)
+        };
+        let squares = self.heard.chunks_exact(WORDS).map(square).fold(0.0, |sum, square| sum + square);
+        self.making.as_mut().expect(MEASURED).squares = Some(squares);
     }
 
     /// [`Sharding::measured`](crate::Sharding::measured).
     pub fn measured(&self) -> Option<Step> {
-        self.making.filter(|making| !making.made).map(|making| making.step)
+        self.making.filter(|making| making.squares.is_some() && !making.made).map(|making| making.step)
     }
 
     /// [`Sharding::settle`](crate::Sharding::settle).
     pub fn settle(&mut self, facts: &UpdateFacts, optimizer: &Optimizer) -> Result<UpdateInfo, EngineError> {
         let making = self.making.as_mut().expect(MEASURED);
-        let Making { step, divisor, seen, .. } = *making;
+        let Making { step, divisor, stats_finite, .. } = *making;
+        let seen = Seen { squares: making.squares.expect("all was heard"), stats_finite };
         let settled = match making.settled {
             Some(settled) => settled,
             None => passes::settle(facts, optimizer, step, divisor, seen)?,

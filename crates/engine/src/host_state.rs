@@ -11,7 +11,7 @@ use crate::muon_update::MuonUpdate;
 use crate::optimizer::{Optimizer, Rule};
 use crate::passes::{self, Divisor, Reduced};
 use crate::sharded_update::Sharded;
-use crate::sharding::{HELD, Lies, Moments, ReducedSum, Sharding};
+use crate::sharding::{HELD, Lies, Moments, ReducedSum, Sharding, Words};
 use crate::shared_memory::Mapped;
 use crate::shared_update::{Sharer, Sum, UpdateRule};
 use crate::sharing::{Sharing, UpdateShare};
@@ -353,13 +353,9 @@ impl<D: HostDevice> Sharding for HostState<D> {
         self.sharded().moments().holding()
     }
 
-    fn looks_at_shares(&self) -> bool {
-        true
-    }
-
     fn measure(&mut self, step: Step, sum: ReducedSum<'_>, share: UpdateShare) -> Result<(), EngineError> {
         let ReducedSum { lies: Lies::Home(gradient), weight, samples } = sum else {
-            panic!("this replica keeps no gradients");
+            panic!("{KEEPS_NONE}");
         };
         self.assert_next(step, gradient);
         let (sharded, rule, own) = self.sharding_parts();
@@ -367,12 +363,16 @@ impl<D: HostDevice> Sharding for HostState<D> {
         Ok(())
     }
 
-    fn tell(&self, words: &mut [f32]) {
+    fn tell(&mut self, words: Words<'_>) -> Result<(), EngineError> {
+        let Words::Home(words) = words else { panic!("{KEEPS_NONE}") };
         self.sharded().tell(words);
+        Ok(())
     }
 
-    fn hear(&mut self, words: &[f32]) {
+    fn hear(&mut self, words: Words<'_>) -> Result<(), EngineError> {
+        let Words::Home(words) = words else { panic!("{KEEPS_NONE}") };
         self.sharding_parts().0.hear(words);
+        Ok(())
     }
 
     fn measured(&self) -> Option<Step> {
@@ -458,6 +458,9 @@ fn make_whole<D: HostDevice>(
 /// Why an update cannot be cut.
 const WHOLE: &str =
     "nobody can make a part of an update that is made as a whole, nor of a state that is elsewhere";
+
+/// Why nothing lies in a gradient that is kept.
+const KEEPS_NONE: &str = "a replica in the host's memory keeps no gradients";
 
 /// Why a state is asked for its part: nobody asks otherwise.
 const SHARDED: &str = "it keeps the moments of some shards";

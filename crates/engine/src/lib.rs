@@ -81,7 +81,7 @@ pub use replica::{Gradient, MicroBatchGroup, Replica, is_at_fault, micro_batch};
 pub use schedule::{Decay, LrScaling, LrSchedule, Span};
 pub use settling::{Findings, Normaliser, Settling, UpdateScalars, Verdict};
 pub use sharded_update::Sharded;
-pub use sharding::{Lies, Moments, Piece, ReducedSum, Sharding, needed, word_cuts};
+pub use sharding::{Lies, Moments, Piece, ReducedSum, Sharding, Words, needed, word_cuts};
 pub use shared_memory::{
     PARTS, SharedAreas, SharedParts, journal_word, shared_shape, shared_shape_in_blocks, stats_area,
 };

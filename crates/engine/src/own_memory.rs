@@ -64,6 +64,9 @@ pub trait OwnMemory: Device {
     /// Copies from memory of the device to elements of `to` from this one on, and brings the copy of these up to date where it has one
     /// ([`OwnMemory::parameters`]).
     fn copy_to(&self, from: Self::Ref<'_>, to: &mut Self::Floats, at: usize);
+    /// Writes the sums that [`Device::sum_of_squares`] adds in order to the beginning of `to`: of each block of
+    /// [`NORM_BLOCK`](crate::device::NORM_BLOCK) elements the bits of an f64, the lower half first. *Panics* unless there are two floats for each.
+    fn squares(&self, g: Self::Ref<'_>, scale: f32, to: &mut Self::Floats);
     /// Elements of f32 memory that the copy of so many parameters takes, where the device has one.
     fn copy_len(&self, _parameters: usize) -> usize {
         0

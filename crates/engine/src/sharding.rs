@@ -114,25 +114,32 @@ pub enum Lies<'a> {
     Kept,
 }
 
+/// Where words are that replicas tell one another.
+#[derive(Debug)]
+pub enum Words<'a> {
+    /// In the memory of the host.
+    Home(&'a mut [f32]),
+    /// In gradient 0 of those that the replica keeps, in place of these elements.
+    Kept(Range<usize>),
+}
+
 /// A replica that keeps the moments of some shards.
 pub trait Sharding {
     /// The shards that it holds, of the state of [`Replica::applied`](crate::Replica::applied); none before the first was adopted.
     fn holding(&self) -> &Holding;
-
-    /// Whether it is worth while that each replica looks at a share of a gradient: else each looks at all of it, and nobody tells. The same on
-    /// all replicas.
-    fn looks_at_shares(&self) -> bool;
 
     /// Keeps what update number `step` needs of a reduced gradient, and looks at its share of it. Nothing of the state is changed.
     ///
     /// *Errors*: of the device. *Panics* as `Replica::update`.
     fn measure(&mut self, step: Step, sum: ReducedSum<'_>, share: UpdateShare) -> Result<(), EngineError>;
 
-    /// Writes what this replica saw in its share into its words. *Panics* if there is another number of them.
-    fn tell(&self, words: &mut [f32]);
+    /// Writes what this replica saw in its share into its words.
+    ///
+    /// *Errors*: of the device. *Panics* if there is another number of them.
+    fn tell(&mut self, words: Words<'_>) -> Result<(), EngineError>;
 
-    /// Takes the words of all replicas.
-    fn hear(&mut self, words: &[f32]);
+    /// Takes the words of all replicas. *Blocks* for the device. *Errors*: of the device.
+    fn hear(&mut self, words: Words<'_>) -> Result<(), EngineError>;
 
     /// The update that was measured, of which all was heard, and that is not made.
     fn measured(&self) -> Option<Step>;

@@ -7,7 +7,7 @@ use crate::broke::{Broke, engine, off};
 use crate::data_plane::DataPlane;
 use dtrain_collective::{Narrow, Op, Take, without};
 use dtrain_engine::{
-    EngineError, Lies, Piece, ReducedSum, Replica, Section, Sharding, UpdateInfo, UpdateShare, needed,
+    EngineError, Lies, Piece, ReducedSum, Replica, Section, Sharding, UpdateInfo, UpdateShare, Words, needed,
 };
 use dtrain_protocol::Failure;
 use dtrain_types::{Holders, Holding, NodeId, Rank, Step, Trailer};
@@ -134,22 +134,31 @@ pub fn agree(plane: &mut DataPlane, replica: &mut dyn Replica) -> Result<Duratio
     if !exchanges(plane, replica) {
         return Ok(Duration::ZERO);
     }
-    let rank = plane.membership.rank.index();
+    let (rank, kept) = (plane.membership.rank.index(), plane.gradients.reduced_is_kept());
     let cuts = &plane.shards.as_ref().expect(SHARDED).words;
-    sharding(replica).tell(&mut plane.backend.arena().lease(0)[cuts[rank]..cuts[rank + 1]]);
+    let (own, all) = (cuts[rank]..cuts[rank + 1], 0..cuts[cuts.len() - 1]);
+    let told = match kept {
+        true => Words::Kept(own),
+        false => Words::Home(&mut plane.backend.arena().lease(0)[own]),
+    };
+    sharding(replica).tell(told).map_err(engine)?;
     let begun = Instant::now();
     plane.sequence.0 += 1;
     plane.backend.start(plane.sequence, &Op::AllGather { cuts: Some(cuts), take: Take::All }).map_err(off)?;
     plane.backend.finish(plane.sequence).map_err(off)?;
     let waited = begun.elapsed();
-    sharding(replica).hear(&plane.backend.arena().lease(0)[..cuts[cuts.len() - 1]]);
+    let heard = match kept {
+        true => Words::Kept(all),
+        false => Words::Home(&mut plane.backend.arena().lease(0)[all]),
+    };
+    sharding(replica).hear(heard).map_err(engine)?;
     Ok(waited)
 }
 
-/// Whether ranks look at shares of the sum, and there is room in a slot for what all have measured: else each looks at all of it.
+/// Whether there is room in a slot for what all have measured: else each looks at all of the sum.
 fn exchanges(plane: &DataPlane, replica: &mut dyn Replica) -> bool {
     let words = plane.shards.as_ref().expect(SHARDED).words.last().copied().unwrap_or(0);
-    world(plane) > 1 && words <= replica.about().gradient_len() && sharding(replica).looks_at_shares()
+    world(plane) > 1 && words <= replica.about().gradient_len()
 }
 
 fn world(plane: &DataPlane) -> usize {

@@ -104,6 +104,14 @@ impl OwnMemory for CudaDevice {
         }
     }
 
+    fn squares(&self, g: Values<'_>, scale: f32, to: &mut DeviceFloats) {
+        let (all, blocks) = (to.all.write(), kernels::sum_of_squares_scratch(g.len()));
+        assert!(2 * blocks <= all.len(), "{blocks} sums for {} floats", all.len());
+        // SAFETY: an f64 is as long as two floats, whatever was allocated begins on a multiple of it, and all of it is lent to this call.
+        let parts = unsafe { SliceMut::<f64>::new(all.address(), blocks) };
+        kernels::square_parts(self.stream(), g.floats(), scale, parts);
+    }
+
     fn copy_len(&self, parameters: usize) -> usize {
         if self.precision.half().is_some() { parameters.div_ceil(2) } else { 0 }
     }

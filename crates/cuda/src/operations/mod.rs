@@ -44,7 +44,7 @@ pub use product::{linear, linear_gelu, product};
 pub use product_half::{HalfResult, linear_gelu_half, linear_half, product_half, product_half_is_there};
 pub use settle::{FOUND, LOSS, NUMBERS, Rule, Scalar, StepLosses, settle, weigh};
 pub use sums::{
-    all_finite, all_finite_scratch, column_sums, column_sums_scratch, curve_gradient_and_sums,
+    all_finite, all_finite_scratch, column_sums, column_sums_scratch, curve_gradient_and_sums, square_parts,
     sum_of_squares, sum_of_squares_scratch,
 };
 pub use tree::{TreeSum, program, sum_tree, table};

@@ -149,13 +149,25 @@ pub fn sum_of_squares<'s>(
     let count = sum_of_squares_scratch(g.len());
     same("sum", sum.len(), 1);
     room("scratch", scratch.len(), count);
-    if count > 0 {
-        let [scale, at] = scale.into().arguments();
-        let arguments = [g.into(), (&mut scratch).into(), (g.len() as u64).into(), scale, at];
-        queue.launch(&KernelLaunch::new(&kernels::SQUARE_PARTS, count.div_ceil(SQUARES.1), arguments));
-    }
+    square_parts(queue, g, scale, scratch.part(0..count));
     let arguments = [scratch.read().into(), (&mut sum).into(), size(count).into()];
     queue.launch(&KernelLaunch::new(&kernels::SUM_IN_ORDER, 1, arguments));
+}
+
+/// The sums of [`sum_of_squares`] before they are added, one for each block.
+pub fn square_parts<'s>(
+    queue: &impl Queue,
+    g: Floats<'_>,
+    scale: impl Into<Scalar<'s>>,
+    mut parts: SliceMut<'_, f64>,
+) {
+    let count = sum_of_squares_scratch(g.len());
+    same("parts", parts.len(), count);
+    if count > 0 {
+        let [scale, at] = scale.into().arguments();
+        let arguments = [g.into(), (&mut parts).into(), (g.len() as u64).into(), scale, at];
+        queue.launch(&KernelLaunch::new(&kernels::SQUARE_PARTS, count.div_ceil(SQUARES.1), arguments));
+    }
 }
 
 /// Elements that [`all_finite`] needs.

@@ -7,7 +7,7 @@ use crate::OwnMemory;
 use crate::error::EngineError;
 use crate::layout::Section;
 use crate::passes::{Divisor, Reduced};
-use crate::sharding::{HELD, Lies, Moments, ReducedSum, Sharding, place_of};
+use crate::sharding::{HELD, Lies, Moments, ReducedSum, Sharding, Words, place_of};
 use crate::sharing::UpdateShare;
 use crate::update_info::UpdateInfo;
 use dtrain_types::{Holding, Step};
@@ -17,13 +17,8 @@ impl<D: OwnMemory> Sharding for DeviceReplica<D> {
         self.shards.as_ref().expect(SHARDED).holding()
     }
 
-    fn looks_at_shares(&self) -> bool {
-        false
-    }
-
     fn measure(&mut self, step: Step, sum: ReducedSum<'_>, share: UpdateShare) -> Result<(), EngineError> {
         assert_eq!(step, self.host.applied.next(), "updates come in order, each once");
-        assert_eq!(share.of, 1, "it looks at all of a gradient");
         let ReducedSum { lies, weight, samples } = sum;
         let Self { device, model, passes, shards, loss_scale, .. } = self;
         let facts = model.update_facts();
@@ -33,16 +28,34 @@ impl<D: OwnMemory> Sharding for DeviceReplica<D> {
         }
         let divisor = Divisor { weight, scale: *loss_scale };
         let reduced = Reduced::<D> { gradient: D::look(&passes.gradients[0]), samples, divisor };
-        shards.as_mut().expect(SHARDED).measure(device, &facts, step, &reduced);
-        Ok(())
+        shards.as_mut().expect(SHARDED).measure(device, &facts, (step, share), &reduced)
     }
 
-    fn tell(&self, _: &mut [f32]) {
-        panic!("a device that looks at all of a gradient has nothing to tell");
+    fn tell(&mut self, words: Words<'_>) -> Result<(), EngineError> {
+        let Self { device, passes, shards, .. } = self;
+        let shards = shards.as_ref().expect(SHARDED);
+        match words {
+            Words::Home(words) => shards.tell(device, words),
+            Words::Kept(words) => {
+                let mut gradient = D::take(&mut passes.gradients[0]);
+                device.copy(shards.told(), D::part_mut(&mut gradient, words));
+                Ok(())
+            }
+        }
     }
 
-    fn hear(&mut self, _: &[f32]) {
-        panic!("a device that looks at all of a gradient has nothing to hear");
+    fn hear(&mut self, words: Words<'_>) -> Result<(), EngineError> {
+        let Self { device, passes, shards, .. } = self;
+        shards.as_mut().expect(SHARDED).hear(|heard| match words {
+            Words::Home(words) => {
+                heard.copy_from_slice(words);
+                Ok(())
+            }
+            Words::Kept(words) => {
+                assert_eq!(words.len(), heard.len(), "words of all");
+                device.fetch_from(&passes.gradients[0], words.start, heard)
+            }
+        })
     }
 
     fn measured(&self) -> Option<Step> {
@@ -109,7 +122,7 @@ impl<D: OwnMemory> Sharding for DeviceReplica<D> {
         let Self { device, model, optimizer, sections, shards, host, loss_scale, .. } = self;
         let facts = model.update_facts();
         let all = optimizer.runs(model.layout());
-        shards.as_mut().expect(SHARDED).hold(device, &moments, &all, facts.stats)?;
+        shards.as_mut().expect(SHARDED).hold(device, &moments, &all, &facts)?;
         HELD.into_iter().for_each(|section| host.empty(section));
         host.applied = applied;
         // The scale of the loss is a part of the statistics, which may be others'.

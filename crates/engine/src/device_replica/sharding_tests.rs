@@ -1,12 +1,13 @@
 //! Replicas on devices of their own that hold shards of a state, beside one that has all of it.
 
-use super::tests::{ROWS, device, models, optimizer, scale};
+use super::tests::{ROWS, device, optimizer, scale};
 use super::*;
 use crate::cpu::Cpu;
+use crate::device::NORM_BLOCK;
 use crate::loss_scale::LossScaling;
-use crate::models::peer;
+use crate::models::{CnnOptions, cnn, peer};
 use crate::replica::micro_batch;
-use crate::sharding::{Lies, Piece, ReducedSum};
+use crate::sharding::{Lies, Piece, ReducedSum, Words, word_cuts};
 use crate::sharing::UpdateShare;
 use dtrain_types::{Holders, Holding, NodeId, Rank};
 
@@ -39,7 +40,8 @@ impl Peers {
     /// is kept. Those who `stop` have measured and make the update later.
     fn step(&mut self, step: Step, gradient: &[f32], kept: bool, stop: &[usize]) {
         let info = self.whole.update(step, gradient, ROWS as f64, ROWS as u64).expect("made or skipped");
-        for replica in &mut self.held {
+        let of = self.held.len();
+        for (index, replica) in self.held.iter_mut().enumerate() {
             let lies = match kept {
                 true => {
                     replica.passes.gradients[0].copy_from_slice(gradient);
@@ -48,9 +50,11 @@ impl Peers {
                 false => Lies::Home(gradient),
             };
             let sum = ReducedSum { lies, weight: ROWS as f64, samples: ROWS as u64 };
-            replica.measure(step, sum, UpdateShare { index: 0, of: 1 }).expect("memory of the host");
-            assert_eq!((replica.measured(), replica.applied()), (Some(step), Step(step.0 - 1)));
+            let share = UpdateShare { index, of };
+            replica.measure(step, sum, share).expect("memory of the host");
+            assert_eq!((replica.measured(), replica.applied()), (None, Step(step.0 - 1)));
         }
+        self.agree(kept);
         for (_, replica) in self.held.iter_mut().enumerate().filter(|(at, _)| !stop.contains(at)) {
             assert_eq!(replica.settle().expect("made or skipped"), info);
             replica.update_held().expect("memory of the host");
@@ -78,6 +82,28 @@ impl Peers {
             }
         }
         self.held.iter_mut().for_each(|replica| replica.commit(step));
+    }
+
+    /// All hear what each has seen in its share.
+    fn agree(&mut self, kept: bool) {
+        let of = self.held.len();
+        let cuts = word_cuts(self.whole.about().layout.parameters, of);
+        let mut all = vec![f32::NAN; cuts[of]];
+        for (index, replica) in self.held.iter_mut().enumerate() {
+            let own = cuts[index]..cuts[index + 1];
+            if kept {
+                replica.tell(Words::Kept(own.clone())).expect("memory of the host");
+                all[own.clone()].copy_from_slice(&replica.passes.gradients[0][own]);
+            } else {
+                replica.tell(Words::Home(&mut all[own])).expect("memory of the host");
+            }
+        }
+        for replica in &mut self.held {
+            replica.passes.gradients[0][..all.len()].copy_from_slice(&all);
+            let words = if kept { Words::Kept(0..all.len()) } else { Words::Home(&mut all) };
+            replica.hear(words).expect("memory of the host");
+            assert!(replica.measured().is_some());
+        }
     }
 
     /// What they hold is handed out among so many, of whom these are the old ones.
@@ -136,8 +162,7 @@ impl Peers {
 }
 
 fn gradient(whole: &mut DeviceReplica<Cpu>, step: Step, scaled: bool) -> Vec<f32> {
-    let (_, _, targets) = models()[0].clone();
-    let (values, classes) = (peer::uniform(step.0, ROWS * 64, 1.0), peer::integers(3, targets, 10));
+    let (values, classes) = (peer::uniform(step.0, ROWS * 64, 1.0), peer::integers(3, ROWS, 10));
     let batch =
         BatchView { rows: ROWS, inputs: Inputs::Values(&values), targets: Targets::Classes(&classes) };
     if scaled {
@@ -148,9 +173,14 @@ fn gradient(whole: &mut DeviceReplica<Cpu>, step: Step, scaled: bool) -> Vec<f32
     gradient
 }
 
+/// Of several blocks of the norm, so that each has a share.
 fn model() -> Model<Cpu> {
-    let (chain, input, _) = models()[0].clone();
-    Model::new(&device(), chain(), input, Loss::cross_entropy()).expect("it fits")
+    let options = CnnOptions { channels: vec![4, 8], hidden: vec![512], ..CnnOptions::default() };
+    let (chain, input) =
+        (cnn(&options, 10).expect("options that make sense"), Shape::values(ROWS, &[1, 8, 8]));
+    let model = Model::new(&device(), chain, input, Loss::cross_entropy()).expect("it fits");
+    assert!(model.layout().parameters > 5 * NORM_BLOCK);
+    model
 }
 
 #[test]
