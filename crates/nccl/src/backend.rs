@@ -252,7 +252,7 @@ impl<D: Device> NcclBackend<D> {
         };
         self.progress.begin(intent);
         if op.kind() == OpKind::ReduceScatter {
-            self.plan_sums(WHOLE..WHOLE + 1)?;
+            self.plan_sums(WHOLE..self.parts.len())?;
         }
         self.settle()?;
         let last = self.parts.len() - 1;

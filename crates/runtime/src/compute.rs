@@ -175,9 +175,10 @@ impl Compute {
     /// Says who holds which shards in this generation, where ranks hold shards.
     fn share_out(&mut self, nodes: &[NodeId]) {
         let parameters = self.parts.replica.about().layout.parameters;
-        let shards = self.parts.redundancy.map(|redundancy| Shards::new(nodes, redundancy, parameters));
+        let redundancy = self.parts.redundancy;
         if let Some(plane) = &mut self.plane {
-            plane.shards = shards;
+            let rank = plane.membership.rank;
+            plane.shards = redundancy.map(|redundancy| Shards::new(rank, nodes, redundancy, parameters));
             if plane.shards.is_some() {
                 sharded_state::narrow(plane, self.parts.replica.as_mut());
             }

@@ -138,11 +138,13 @@ impl Gradients {
         let Share { company, most_pending, micro_batches } = share;
         let ComputeParts { replica, mode, wire, bucket_bytes, .. } = parts;
         let (replica, geometry) = (replica.as_mut(), backend.arena().geometry());
-        let offering = bucket_bytes.filter(|_| backend.takes_offers());
-        let offering = offering.map(|bytes| Offering::new(bytes, geometry.scratch_slots));
+        let offering = |backend: &dyn Backend| {
+            let bytes = bucket_bytes.filter(|_| backend.takes_offers());
+            bytes.map(|bytes| Offering::new(bytes, geometry.scratch_slots))
+        };
         // Nobody else rounds what a replica adds up for itself, or keeps the sum of several micro-batches.
         if *wire != Wire::F32 || replica.about().group > 1 || replica.keeping().is_none() {
-            return Self::Host(offering);
+            return Self::Host(offering(backend));
         }
         // Alone, a gradient has the number of its subtree wherever it is kept.
         let slots: Vec<usize> = match company {
@@ -151,19 +153,19 @@ impl Gradients {
         };
         let slots: Option<Vec<_>> = slots.into_iter().map(|slot| backend.arena().on_device(slot)).collect();
         if slots.is_some_and(|slots| keeper(replica).keep_in(&slots)) {
-            // How a library cuts its own sums is part of their bits.
+            // How a library cuts its own sums is part of their bits. One that is cut takes offers.
             if let (Reduce::Exact, Some(bytes)) = (*mode, *bucket_bytes) {
                 backend.cut(&cuts(&replica.about().layout, bytes));
             }
             return match company {
                 Company::Alone => Self::Home(Told::by(replica, micro_batches)),
-                Company::Peers => Self::Device(offering),
+                Company::Peers => Self::Device(offering(backend)),
             };
         }
         match (keeper(replica).keep(most_pending), company) {
             (true, Company::Alone) => Self::Home(Told::by(replica, micro_batches)),
             (true, Company::Peers) => Self::Replica,
-            (false, _) => Self::Host(offering),
+            (false, _) => Self::Host(offering(backend)),
         }
     }
 

@@ -5,9 +5,10 @@
 
 use crate::broke::{Broke, engine, off};
 use crate::data_plane::DataPlane;
-use dtrain_collective::{Narrow, Op, Take, without};
+use dtrain_collective::{Narrow, Op, Take};
 use dtrain_engine::{
-    EngineError, Lies, Piece, ReducedSum, Replica, Section, Sharding, UpdateInfo, UpdateShare, Words, needed,
+    EngineError, Keeping, Lies, Piece, ReducedSum, Replica, Section, Sharding, UpdateInfo, UpdateShare,
+    Words, needed,
 };
 use dtrain_protocol::Failure;
 use dtrain_types::{Holders, Holding, NodeId, Rank, Step, Trailer};
@@ -186,28 +187,29 @@ pub fn gather(plane: &mut DataPlane, replica: &mut dyn Replica) -> Result<Durati
     if plane.shards.as_ref().expect(SHARDED).holders.hold_all() {
         return Ok(Duration::ZERO);
     }
-    let parameters = replica.about().layout.parameters;
-    let held =
-        plane.shards.as_ref().expect(SHARDED).holders.holding(plane.membership.rank).elements(parameters);
-    let lacks = without(std::slice::from_ref(&(0..parameters)), &held);
-    let on_device = plane.gradients.reduced_is_kept();
-    if let Some(keeper) = replica.keeping().filter(|_| on_device) {
+    if plane.gradients.reduced_is_kept() {
         // The slot is gradient 0: nothing visits the host.
-        held.into_iter().for_each(|run| keeper.lay(run));
+        let shards = plane.shards.as_ref().expect(SHARDED);
+        shards.held.iter().for_each(|run| keeper(replica).lay(run.clone()));
         let waited = gather_rest(plane)?;
-        lacks.into_iter().for_each(|run| keeper.pick(run));
+        let shards = plane.shards.as_ref().expect(SHARDED);
+        shards.lacks.iter().for_each(|run| keeper(replica).pick(run.clone()));
         return Ok(waited);
     }
-    for run in held {
+    for run in &plane.shards.as_ref().expect(SHARDED).held {
         let slot = &mut plane.backend.arena().lease(0)[run.clone()];
         sharding(replica).read(Section::Parameters, run.start, slot).map_err(engine)?;
     }
     let waited = gather_rest(plane)?;
     let slot = plane.backend.arena().lease(0);
-    for run in lacks {
-        sharding(replica).write(Section::Parameters, run.start, &slot[run]).map_err(engine)?;
+    for run in &plane.shards.as_ref().expect(SHARDED).lacks {
+        sharding(replica).write(Section::Parameters, run.start, &slot[run.clone()]).map_err(engine)?;
     }
     Ok(waited)
+}
+
+fn keeper(replica: &mut dyn Replica) -> &mut dyn Keeping {
+    replica.keeping().expect("a sum that is kept is kept by the replica")
 }
 
 /// Brings to each rank what it does not hold of what the owners have in slot 0; tells how long it waited.

@@ -1,5 +1,6 @@
 //! Which shards of the state each rank of a generation holds, in elements. It does not know what lies there, nor who asks.
 
+use dtrain_collective::without;
 use dtrain_types::{Holders, NodeId, Rank};
 use std::ops::Range;
 
@@ -11,13 +12,20 @@ pub struct Shards {
     pub cuts: Vec<usize>,
     /// The same of what ranks measure.
     pub words: Vec<usize>,
+    /// What this rank holds of the parameters, in runs that rise.
+    pub held: Vec<Range<usize>>,
+    /// What it does not hold of them.
+    pub lacks: Vec<Range<usize>>,
 }
 
 impl Shards {
-    /// The shards of so many parameters, over ranks on these nodes.
-    pub fn new(nodes: &[NodeId], redundancy: u32, parameters: usize) -> Self {
+    /// The shards of so many parameters, over ranks on these nodes, as this rank has them.
+    pub fn new(rank: Rank, nodes: &[NodeId], redundancy: u32, parameters: usize) -> Self {
         let holders = Holders::new(nodes, redundancy);
+        let held = holders.holding(rank).elements(parameters);
         Self {
+            lacks: without(std::slice::from_ref(&(0..parameters)), &held),
+            held,
             cuts: holders.cuts(parameters),
             words: dtrain_engine::word_cuts(parameters, nodes.len()),
             holders,
