@@ -74,6 +74,11 @@ impl DataPlane {
         let micro_batches = roots().flatten().map(|root| root.len() as usize).max().unwrap_or(0);
         let share = Share { company, most_pending, micro_batches };
         self.gradients = Gradients::choose(self.backend.as_mut(), share, parts);
+        tracing::debug!(
+            backend = self.backend.describe(),
+            "gradients are kept {}",
+            self.gradients.describe()
+        );
     }
 
     /// The all-reduce of the step in hand, which has so many micro-batches.

@@ -287,6 +287,19 @@ impl Gradients {
         }
     }
 
+    /// What it is, for the log.
+    #[must_use]
+    pub fn describe(&self) -> &'static str {
+        match self {
+            Self::Host(None) => "in the memory of the host",
+            Self::Host(Some(_)) => "in the memory of the host, and travel while the rest is computed",
+            Self::Device(None) => "in slots on the device",
+            Self::Device(Some(_)) => "in slots on the device, and travel while the rest is computed",
+            Self::Replica => "in memory of the replica, from which sums are brought",
+            Self::Home(_) => "in memory of the replica, which is alone",
+        }
+    }
+
     /// Whether the sum is gradient 0 of those that the replica keeps: else it lies on the host.
     #[must_use]
     pub fn reduced_is_kept(&self) -> bool {
