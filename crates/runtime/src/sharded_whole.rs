@@ -69,7 +69,9 @@ fn items(tree: &StateTree, cuts: &[usize], slot: usize) -> Vec<Item> {
                 .flat_map(|(section, run)| by_owner(cuts, run).map(|(owner, run)| (owner, *section, run)))
         };
         let Some((owner, ..)) = runs().next() else { continue };
-        if slot >= VALUE && runs().all(|(other, ..)| other == owner) {
+        // What every rank has of a group is hashed by each: else nobody would see that one of them has something else.
+        let is_held_alone = tree.elements(group).all(|(section, _)| is_held(section));
+        if slot >= VALUE && is_held_alone && runs().all(|(other, ..)| other == owner) {
             items.push(Item { owner, what: What::Value(group) });
             continue;
         }
