@@ -50,6 +50,8 @@ pub enum Sabotage {
     KeptParameters,
     /// Whoever holds a part of a state is taken for one who holds all of it.
     PartAsWhole,
+    /// A rank is sent the sum of what it owns, and not of what it mirrors.
+    OwnedAlone,
     /// A host sends what it has before all its ranks have added up.
     UnmetFold,
     /// Hosts take their time to call a supervisor that stood still.
@@ -68,7 +70,7 @@ pub enum Sabotage {
 
 impl Sabotage {
     /// All of them.
-    pub const ALL: [Self; 29] = [
+    pub const ALL: [Self; 30] = [
         Self::UnfencedFrames,
         Self::LeftTooEarly,
         Self::HalfCopy,
@@ -91,6 +93,7 @@ impl Sabotage {
         Self::LeftBehind,
         Self::KeptParameters,
         Self::PartAsWhole,
+        Self::OwnedAlone,
         Self::UnmetFold,
         Self::LateCall,
         Self::LateRecall,

@@ -32,9 +32,13 @@ impl Compute {
         let (gradient, of) = (tools.engine.gradient_len(), plane.members.participants.len());
         let parameters = tools.engine.state_shape().parameters;
         let one = |index: usize| {
-            let holding = holders.holding(Rank(index as u32));
-            let share = UpdateShare { index, of };
-            [needed(&holding, share, parameters, gradient), holding.elements(parameters)]
+            let rank = Rank(index as u32);
+            let (holding, share) = (holders.holding(rank), UpdateShare { index, of });
+            let summed = match self.sabotage {
+                Some(Sabotage::OwnedAlone) => &Holding::of([holders.owned(rank)]),
+                _ => &holding,
+            };
+            [needed(summed, share, parameters, gradient), holding.elements(parameters)]
         };
         plane.machine.narrow(Narrow::new((0..of).map(one)));
     }
