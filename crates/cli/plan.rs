@@ -23,7 +23,7 @@ use dtrain_data::{
     ClassDistribution, EvaluationPlan, Feed, InputSpec, Opened, Preparation, SampleSpec, TargetSpec,
 };
 use dtrain_engine::cpu::{Cpu, CpuOptions, Isa};
-use dtrain_engine::{About, Decay, DecayGroup, EngineError, ModelReplica, Optimizer, Replica, Span};
+use dtrain_engine::{About, Decay, DecayGroup, EngineError, Keeps, ModelReplica, Optimizer, Replica, Span};
 use dtrain_protocol::CheckpointEvery;
 use dtrain_runtime::{Measured, Predicts, ValidationSet};
 use dtrain_types::{BatchPlan, Fingerprint, Seed, Step};
@@ -253,11 +253,7 @@ impl Plan {
     /// *Errors*: a model that does not fit the data, an instruction set that this CPU lacks, a file of parameters
     /// that does not fit the model.
     pub fn replica(&self) -> Result<ModelReplica<Cpu>, CliError> {
-        let make = match self.config.world.redundancy {
-            Some(_) => ModelReplica::in_shards,
-            None => ModelReplica::new,
-        };
-        self.replica_in_groups(self.batches.micro_batches(), self.blocks()[0], make)
+        self.replica_in_groups(self.batches.micro_batches(), self.blocks()[0], ModelReplica::new)
     }
 
     /// The same to be asked for shapes, without its first parameters, and with the memory that a rank on these devices takes: GPUs
@@ -277,11 +273,8 @@ impl Plan {
 
     fn stages_as_on(&self, chosen: &Chosen) -> Result<ModelReplica<Cpu>, CliError> {
         if let Chosen::Cpu { .. } = chosen {
-            let make = match self.config.world.redundancy {
-                Some(_) => ModelReplica::blank_in_shards,
-                None => ModelReplica::blank,
-            };
-            return self.replica_in_groups(self.batches.micro_batches(), self.blocks()[0], make);
+            let groups = self.batches.micro_batches();
+            return self.replica_in_groups(groups, self.blocks()[0], ModelReplica::blank);
         }
         let replica = self.replica_in_groups(1, self.blocks()[0], ModelReplica::blank)?;
         match chosen.has_room(&self.config, self.memory(&replica, chosen).total()) {
@@ -388,6 +381,7 @@ impl Plan {
             clip_norm: optimizer.clip_norm,
             ema: self.config.ema,
             updates_before: optimizer.updates_before,
+            keeps: if self.config.world.redundancy.is_some() { Keeps::Shards } else { Keeps::All },
             schedule: self.learning_rate(&self.config),
         }
     }

@@ -132,10 +132,8 @@ fn external(
     let built = plan.external_replica(program, Purpose::Training, gpu).map_err(|error| error.to_string())?;
     let ExternalBuilt { mut replica, fingerprint, device, agreement } = built;
     run.external.as_ref().map_or(Ok(()), |expected| expected.check(&agreement))?;
-    match fabric.and_then(HostFabric::state).filter(|_| replica.may_share()) {
-        _ if plan.config.world.redundancy.is_some() => replica.shard(),
-        Some(state) => replica.share(Box::new(state)),
-        None => {}
+    if let Some(state) = fabric.and_then(HostFabric::state).filter(|_| replica.may_share()) {
+        replica.share(Box::new(state));
     }
     Ok(BuiltReplica { replica: Box::new(replica), profile: profile_of(fingerprint, device), over_nccl: None })
 }

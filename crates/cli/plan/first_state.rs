@@ -7,7 +7,7 @@ use crate::config::ModelKind;
 use crate::error::CliError;
 use crate::gpt2_names::Gpt2Names;
 use dtrain_checkpoint::{Given, InitError, Names, OwnNames, PARAMETERS, STATS, SectionMut, TensorSpec};
-use dtrain_engine::{LossScale, Replica, Section, State, StateShape, fits};
+use dtrain_engine::{LossScale, Replica, Section, State, fits};
 use dtrain_runtime::specs;
 use std::path::Path;
 
@@ -24,11 +24,7 @@ impl Plan {
                 return Err(problem.hint("`dtrain plan` lists the names").into());
             }
         }
-        // Whoever holds shards of a state has no moments before it is told which.
-        let whole = replica.about().state;
-        let has_moments = replica.sharding().is_none() || self.config.optimizer.updates_before > 0;
-        let moments = if has_moments { whole.moments } else { 0 };
-        let mut state = State::zeros(StateShape { moments, ..whole });
+        let mut state = State::zeros(self.optimizer().first_state(&replica.about().layout));
         // What is no part of a model, no file has.
         let blank = replica.bring_state().map_err(|error| self.misfit(&error))?;
         for section in [Section::Parameters, Section::Stats] {

@@ -1,12 +1,15 @@
-//! How ranks keep the state where that was left to dtrain: whole, unless their GPUs have room for its shards alone.
+//! How ranks keep the state: what shards of one take, and which way it is where that was left to dtrain: whole, unless their GPUs have room for shards
+//! alone.
 //!
-//! It does not know how much memory a GPU has, nor what a shard is.
+//! It does not know how much memory a GPU has.
 
 use super::Plan;
-use crate::config::{Config, Problem, Reduce};
+use crate::config::{Config, Problem, Reduce, Redundancy};
 use crate::error::CliError;
 use crate::gpus::Chosen;
-use dtrain_engine::ModelReplica;
+use dtrain_engine::{About, MemoryTable, ModelReplica};
+use dtrain_types::{Bytes, Holders, Holding, NodeId, Rank};
+use std::ops::Range;
 
 impl Plan {
     /// Says how ranks keep the state, where that was left to dtrain; gives what to say of it, if they share it out.
@@ -41,5 +44,51 @@ impl Plan {
     fn room(&self, chosen: &Chosen) -> Result<Result<(), Problem>, CliError> {
         let replica = self.replica_in_groups(1, self.blocks()[0], ModelReplica::blank)?;
         Ok(chosen.has_room(&self.config, self.memory(&replica, chosen).total()))
+    }
+
+    /// Who holds which shards, where ranks hold shards, as long as all ranks of this host are there and no others.
+    fn holders(&self) -> Option<Holders> {
+        let world = &self.config.world;
+        let nodes = vec![NodeId(0); world.ranks as usize];
+        world.redundancy.map(Redundancy::count).map(|redundancy| Holders::new(&nodes, redundancy))
+    }
+
+    /// How many elements of the parameters a rank holds, where ranks hold shards: as many as the one with most.
+    fn held(&self, parameters: usize) -> Option<usize> {
+        let holders = self.holders()?;
+        let of = |rank| holders.holding(Rank(rank)).elements(parameters).iter().map(Range::len).sum();
+        (0..self.config.world.ranks).map(of).max()
+    }
+
+    /// Whether the ranks that hold the other shards are all on other hosts: how many they are is not known.
+    pub(super) fn shares_out_elsewhere(&self) -> bool {
+        self.config.world.redundancy.is_some() && self.config.world.ranks == 1
+    }
+
+    /// How many floats a rank takes at least for what it is told to hold: the moments, and the sum for them.
+    pub(super) fn floats_of_shards(&self, about: &About) -> usize {
+        match self.held(about.state.parameters) {
+            Some(held) if !self.shares_out_elsewhere() => {
+                (about.state.moments + 1) * held + about.state.stats
+            }
+            _ => 0,
+        }
+    }
+
+    /// Where the memory of a rank goes, whose ranks are those of this host and hold shards, if it says so.
+    pub(super) fn in_shards(&self, about: &About) -> MemoryTable {
+        let mut memory = about.memory.clone();
+        let Some(held) = self.held(about.state.parameters) else { return memory };
+        let part = |floats: usize| Bytes(4 * floats as u64);
+        if let Some((what, size)) = memory.rows.iter_mut().find(|(what, _)| *what == "optimizer state") {
+            (*what, *size) = ("optimizer state of shards", part(about.state.moments * held));
+        }
+        memory.rows.push(("gradient of shards", part(held + about.state.stats)));
+        memory
+    }
+
+    /// What rank 0 is told to hold, where ranks hold shards.
+    pub(super) fn first_holding(&self) -> Option<Holding> {
+        self.holders().map(|holders| holders.holding(Rank(0)))
     }
 }

@@ -12,8 +12,7 @@ use dtrain_cuda::{CudaDevice, rehearsed};
 use dtrain_engine::{About, DeviceReplica, EngineError, MemoryTable, OwnMemory, Replica};
 use dtrain_nccl::staged_floats;
 use dtrain_runtime::{cuts, step_counts};
-use dtrain_types::{Bytes, Generation, Holders, Holding, NodeId, Rank, Reduce, cut_evenly};
-use std::ops::Range;
+use dtrain_types::{Generation, Rank, Reduce, cut_evenly};
 use std::sync::Arc;
 
 /// What is written down of a sum over NCCL: who sends what, and the order in which it is added. *Units*: floats.
@@ -72,11 +71,7 @@ impl Plan {
     ) -> Result<DeviceReplica<CudaDevice>, EngineError> {
         let device = CudaDevice::new(gpu, self.config.precision)?;
         let model = self.gpu_model_for(&device, rows, blocks, loss)?;
-        let make = match self.config.world.redundancy {
-            Some(_) => DeviceReplica::in_shards,
-            None => DeviceReplica::new,
-        };
-        let replica = make(device, model, self.optimizer(), self.config.seed)?;
+        let replica = DeviceReplica::new(device, model, self.optimizer(), self.config.seed)?;
         // Held while the replica takes what it needs, and free again for the slots, and for the shards that it is told to hold.
         let floats = self.floats_beside(replica.about()) + self.floats_of_shards(replica.about());
         let _room = replica.device().floats(floats)?;
@@ -141,52 +136,6 @@ impl Plan {
             }
         }
         table
-    }
-
-    /// Who holds which shards, where ranks hold shards, as long as all ranks of this host are there and no others.
-    fn holders(&self) -> Option<Holders> {
-        let world = &self.config.world;
-        let nodes = vec![NodeId(0); world.ranks as usize];
-        world.redundancy.map(|redundancy| Holders::new(&nodes, redundancy.count()))
-    }
-
-    /// How many elements of the parameters a rank holds, where ranks hold shards: as many as the one with most.
-    fn held(&self, parameters: usize) -> Option<usize> {
-        let holders = self.holders()?;
-        let of = |rank| holders.holding(Rank(rank)).elements(parameters).iter().map(Range::len).sum();
-        (0..self.config.world.ranks).map(of).max()
-    }
-
-    /// Whether the ranks that hold the other shards are all on other hosts: how many they are is not known.
-    pub(super) fn shares_out_elsewhere(&self) -> bool {
-        self.config.world.redundancy.is_some() && self.config.world.ranks == 1
-    }
-
-    /// How many floats a rank takes at least for what it is told to hold: the moments, and the sum for them.
-    fn floats_of_shards(&self, about: &About) -> usize {
-        match self.held(about.state.parameters) {
-            Some(held) if !self.shares_out_elsewhere() => {
-                (about.state.moments + 1) * held + about.state.stats
-            }
-            _ => 0,
-        }
-    }
-
-    /// Where the memory of a rank goes, whose ranks are those of this host and hold shards, if it says so.
-    pub(super) fn in_shards(&self, about: &About) -> MemoryTable {
-        let mut memory = about.memory.clone();
-        let Some(held) = self.held(about.state.parameters) else { return memory };
-        let part = |floats: usize| Bytes(4 * floats as u64);
-        if let Some((what, size)) = memory.rows.iter_mut().find(|(what, _)| *what == "optimizer state") {
-            (*what, *size) = ("optimizer state of shards", part(about.state.moments * held));
-        }
-        memory.rows.push(("gradient of shards", part(held + about.state.stats)));
-        memory
-    }
-
-    /// What rank 0 is told to hold, where ranks hold shards.
-    pub(super) fn first_holding(&self) -> Option<Holding> {
-        self.holders().map(|holders| holders.holding(Rank(0)))
     }
 
     /// Notes what carries the gradients, where that was left to dtrain.

@@ -52,11 +52,7 @@ impl Plan {
         let gpu = Gpu::on_paper(paper_gpu());
         let device = CudaDevice::new(&gpu, self.config.precision).map_err(EngineError::from)?;
         let model = self.gpu_model(&device, self.config.batch.micro, blocks)?;
-        let make = match self.config.world.redundancy {
-            Some(_) => DeviceReplica::blank_in_shards,
-            None => DeviceReplica::blank,
-        };
-        let replica = make(device, model, self.optimizer(), self.config.seed)?;
+        let replica = DeviceReplica::blank(device, model, self.optimizer(), self.config.seed)?;
         let mut table = self.in_shards(replica.about());
         let gradient = replica.about().gradient_len();
         let beside = self.floats_beside(replica.about());

@@ -4,6 +4,7 @@
 //! state stays on the device; the host has a copy of it that is brought up to date when somebody wants to look. All
 //! memory is taken when the replica is made.
 
+mod keeping;
 mod sharding;
 
 use crate::OwnMemory;
@@ -14,22 +15,22 @@ use crate::device_feeds::Feeds;
 use crate::device_shards::DeviceShards;
 use crate::error::EngineError;
 use crate::groups::Runs;
-use crate::keeping::{Keeping, Kept, StepOutcome};
+use crate::keeping::{Keeping, Kept};
 use crate::layout::Section;
 use crate::loss::{Loss, expect_length};
 use crate::loss_scale::LossScale;
 use crate::model::Model;
-use crate::optimizer::{Buffers, Optimizer};
-use crate::passes::{self, Divisor, Room, Seen, Training};
+use crate::optimizer::{Buffers, Keeps, Optimizer};
+use crate::passes::{self, Room, Training};
 use crate::replica::{Gradient, MicroBatchGroup, Replica};
-use crate::settling::{Normaliser, Settling, Verdict};
+use crate::settling::{Normaliser, Settling};
 use crate::sharding::{HELD, Sharding};
 use crate::sharing::Sharing;
 use crate::stage::{Mode, Shape};
 use crate::stages::{Gradients, Inside};
-use crate::state::{State, StateShape};
+use crate::state::State;
 use crate::update_info::UpdateInfo;
-use dtrain_types::{Bytes, DeviceMemory, MicroBatch, Seed, Step, Wire};
+use dtrain_types::{MicroBatch, Seed, Step, Wire};
 use std::collections::VecDeque;
 use std::ops::Range;
 
@@ -122,46 +123,14 @@ impl<D: OwnMemory> DeviceReplica<D> {
     /// *Errors*: options of the optimizer that make no sense, or that the device has no kernels for; not enough memory.
     pub fn new(device: D, model: Model<D>, optimizer: Optimizer, seed: Seed) -> Result<Self, EngineError> {
         let mut replica = Self::blank(device, model, optimizer, seed)?;
-        replica.initialise()?;
+        replica.model.layout().initialise(seed, &mut replica.host);
+        replica.loss_scale = replica.model.update_facts().loss_scale(replica.host.section(Section::Stats));
+        replica.send_state()?;
         Ok(replica)
     }
 
-    /// The same of a replica that keeps the moments of those shards alone that it is told to hold ([`Replica::sharding`]).
-    ///
-    /// *Errors*: as [`DeviceReplica::new`].
-    pub fn in_shards(
-        device: D,
-        model: Model<D>,
-        optimizer: Optimizer,
-        seed: Seed,
-    ) -> Result<Self, EngineError> {
-        let mut replica = Self::blank_in_shards(device, model, optimizer, seed)?;
-        replica.initialise()?;
-        Ok(replica)
-    }
-
-    /// The same with a state of zeros. *Errors*: as [`DeviceReplica::new`].
-    pub fn blank_in_shards(
-        device: D,
-        model: Model<D>,
-        optimizer: Optimizer,
-        seed: Seed,
-    ) -> Result<Self, EngineError> {
-        let shards = DeviceShards::none(&device)?;
-        Self::of(device, model, (optimizer, seed), Some(shards))
-    }
-
-    /// The same as [`DeviceReplica::new`] with a state of zeros, to see what memory it takes. *Errors*: as there.
+    /// The same with a state of zeros, to see what memory it takes. *Errors*: as [`DeviceReplica::new`].
     pub fn blank(device: D, model: Model<D>, optimizer: Optimizer, seed: Seed) -> Result<Self, EngineError> {
-        Self::of(device, model, (optimizer, seed), None)
-    }
-
-    fn of(
-        device: D,
-        model: Model<D>,
-        (optimizer, seed): (Optimizer, Seed),
-        shards: Option<DeviceShards<D>>,
-    ) -> Result<Self, EngineError> {
         optimizer.check()?;
         if !optimizer.rule.in_shares() {
             let reason = "this device has no kernels for an update of whole matrices".into();
@@ -170,9 +139,9 @@ impl<D: OwnMemory> DeviceReplica<D> {
         assert_eq!(model.group(), 1, "a device of its own takes one micro-batch at a time");
         let layout = model.layout();
         let state = optimizer.state(layout);
-        let keeps_moments = shards.is_none() || optimizer.updates_before > 0;
-        let moments = if keeps_moments { state.moments } else { 0 };
-        let host = State::zeros(StateShape { moments, ..state });
+        let host = State::zeros(optimizer.first_state(layout));
+        let in_shards = optimizer.keeps == Keeps::Shards;
+        let shards = in_shards.then(|| DeviceShards::none(&device)).transpose()?;
         let (input, plan) = (model.input(), model.plan());
         let rows = model.loss_rows(input.rows());
         let (outputs, gradient) =
@@ -188,7 +157,7 @@ impl<D: OwnMemory> DeviceReplica<D> {
         // An average of parameters is evaluated as they are.
         let memory = |section| match section {
             Section::Parameters | Section::Average => device.parameters(host.section(section).len()),
-            Section::First | Section::Second if shards.is_some() => device.floats(0),
+            Section::First | Section::Second if in_shards => device.floats(0),
             Section::Stats | Section::First | Section::Second => device.floats(host.section(section).len()),
         };
         let [p, s, first, second, average] = Section::ALL.map(memory);
@@ -256,13 +225,6 @@ impl<D: OwnMemory> DeviceReplica<D> {
         // No run has this one: what the way ahead needs is there, and what came by it is used by nobody.
         self.prefetch(&MicroBatchGroup::of_one(Step(0), MicroBatch(1)), MicroBatch(1), &batch)?;
         self.device.fetch(&self.passes.gradients[0], &mut [0.0])
-    }
-
-    /// Gives it its first state.
-    fn initialise(&mut self) -> Result<(), EngineError> {
-        self.model.layout().initialise(self.seed, &mut self.host);
-        self.loss_scale = self.model.update_facts().loss_scale(self.host.section(Section::Stats));
-        self.send_state()
     }
 
     /// Whether all of this section lies on the device.
@@ -502,135 +464,6 @@ impl<D: OwnMemory> Replica for DeviceReplica<D> {
 
     fn sharding(&mut self) -> Option<&mut dyn Sharding> {
         self.shards.is_some().then_some(self as &mut dyn Sharding)
-    }
-}
-
-impl<D: OwnMemory> Keeping for DeviceReplica<D> {
-    fn keep(&mut self, gradients: usize) -> bool {
-        while self.passes.gradients.len() < gradients {
-            let Ok(more) = self.device.floats(self.about.gradient_len()) else {
-                // Some of them are of no use.
-                self.passes.gradients.truncate(1);
-                return false;
-            };
-            self.passes.gradients.push(more);
-        }
-        true
-    }
-
-    fn keep_in(&mut self, slots: &[DeviceMemory]) -> bool {
-        let taken: Option<Vec<_>> = slots.iter().map(D::slot).collect();
-        let fits = |slot: &D::Floats| D::len(D::look(slot)) == self.about.gradient_len();
-        let Some(gradients) = taken.filter(|taken| !taken.is_empty() && taken.iter().all(fits)) else {
-            return false;
-        };
-        self.passes.gradients = gradients;
-        true
-    }
-
-    fn begin(
-        &mut self,
-        step: Step,
-        micro_batch: MicroBatch,
-        batch: &BatchView<'_>,
-        to: Kept<'_>,
-    ) -> Result<(), EngineError> {
-        self.pass((step, micro_batch), batch, Some(to))?;
-        self.device.submit();
-        Ok(())
-    }
-
-    fn figures(&mut self) -> BatchFigures {
-        let (loss, rows) = self.under_way.take().expect("a micro-batch is under way");
-        BatchFigures { sums: self.device.sums(loss), samples: rows as u64 }
-    }
-
-    fn add_kept(&mut self, from: usize, into: usize) {
-        assert_ne!(from, into, "a gradient is not added to itself");
-        let [from, into] = self.passes.gradients.get_disjoint_mut([from, into]).expect("two that are kept");
-        self.device.add_to(D::look(from), D::take(into));
-    }
-
-    fn lay(&mut self, parameters: Range<usize>) {
-        let Self { device, passes, sections, .. } = self;
-        let mut gradient = D::take(&mut passes.gradients[0]);
-        let from = D::part(D::look(&sections[0]), parameters.clone());
-        device.copy(from, D::part_mut(&mut gradient, parameters));
-    }
-
-    fn pick(&mut self, parameters: Range<usize>) {
-        let Self { device, passes, sections, is_home, .. } = self;
-        let from = D::part(D::look(&passes.gradients[0]), parameters.clone());
-        device.copy_to(from, &mut sections[0], parameters.start);
-        *is_home = false;
-    }
-
-    fn bring(&mut self, kept: usize, to: &mut [f32]) -> Result<(), EngineError> {
-        expect_length("gradient", self.about.gradient_len(), to.len())?;
-        self.device.fetch(&self.passes.gradients[kept], to)
-    }
-
-    fn update_kept(&mut self, step: Step, weight: f64, samples: u64) -> Result<UpdateInfo, EngineError> {
-        assert!(self.given.is_empty(), "updates that were given are told first");
-        self.give_update(step, Some(weight), samples)?;
-        let outcome = self.outcome()?.expect("it was given");
-        outcome.update.ok_or(EngineError::NonFinite { step })
-    }
-
-    fn figures_later(&mut self) -> BatchFigures {
-        let (loss, rows) = self.under_way.take().expect("a micro-batch is under way");
-        self.losses.push(loss);
-        BatchFigures { samples: rows as u64, ..BatchFigures::default() }
-    }
-
-    fn peak_memory(&self) -> Bytes {
-        self.device.peak_memory()
-    }
-
-    fn work_ahead(&mut self, micro_batches: usize) -> bool {
-        // Of a step that was left.
-        self.losses.clear();
-        self.losses.reserve(micro_batches);
-        self.device.keep_losses(micro_batches).is_ok()
-    }
-
-    fn update_ahead(&mut self, step: Step, samples: u64) -> Result<(), EngineError> {
-        assert!(self.given.len() < MOST_GIVEN, "the update before the last one is told first");
-        self.give_update(step, None, samples)
-    }
-
-    fn outcome(&mut self) -> Result<Option<StepOutcome>, EngineError> {
-        let Some(Given { step, found, weight }) = self.given.pop_front() else { return Ok(None) };
-        let found = self.device.findings(found)?;
-        let weight = weight.unwrap_or(found.sums.weight);
-        let divisor = Divisor { weight, scale: self.loss_scale };
-        let seen = Seen { squares: found.squares, stats_finite: found.stats_finite };
-        let settled = match found.non_finite {
-            Some(_) => Err(EngineError::NonFinite { step }),
-            None => passes::settle(&self.model.update_facts(), &self.optimizer, step, divisor, seen),
-        };
-        let verdict = match &settled {
-            Ok(settled) if settled.scale.is_some() => Verdict::Made,
-            Ok(_) => Verdict::Skipped,
-            Err(_) => Verdict::Halted,
-        };
-        assert_eq!(verdict, found.verdict, "host and device have one rule");
-        let update = match settled {
-            Ok(settled) => {
-                self.loss_scale = settled.info.loss_scale;
-                Some(settled.info)
-            }
-            Err(_) => {
-                // What was given behind it has changed nothing either.
-                while let Some(Given { found, .. }) = self.given.pop_front() {
-                    self.device.findings(found)?;
-                }
-                self.device.go_on()?;
-                self.host.applied = Step(step.0 - 1);
-                None
-            }
-        };
-        Ok(Some(StepOutcome { step, sums: found.sums, non_finite: found.non_finite, update }))
     }
 }
 

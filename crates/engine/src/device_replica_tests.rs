@@ -4,6 +4,7 @@ use super::*;
 use crate::cpu::{Cpu, CpuOptions};
 use crate::device::{Device, LossSums, NORM_BLOCK};
 use crate::flat::Flat;
+use crate::keeping::StepOutcome;
 use crate::loss::Loss;
 use crate::loss_scale::LossScaling;
 use crate::model_replica::ModelReplica;
@@ -12,9 +13,9 @@ use crate::optimizer::{Factors, Rule};
 use crate::passes::{Divisor, Reduced, Seen, look, settle};
 use crate::replica::micro_batch;
 use crate::schedule::LrSchedule;
-use crate::settling::{Findings, UpdateScalars};
+use crate::settling::{Findings, UpdateScalars, Verdict};
 use crate::stages::{Chain, Flatten, Linear};
-use dtrain_types::{Merger, Trailer};
+use dtrain_types::{Bytes, DeviceMemory, Merger, Trailer};
 use std::cell::Cell;
 
 /// The CPU, as if its memory were out of the host's reach.

@@ -7,9 +7,9 @@ use crate::OwnMemory;
 use crate::device::NORM_BLOCK;
 use crate::error::EngineError;
 use crate::groups::Runs;
+use crate::held_update::HeldUpdate;
 use crate::optimizer::{Buffers, Optimizer};
-use crate::passes::{self, Divisor, Reduced, Seen, Settled};
-use crate::sharded_update::{average_between, update_runs};
+use crate::passes::Reduced;
 use crate::sharding::{HELD, Held, Moments, WORDS};
 use crate::sharing::UpdateShare;
 use crate::update_facts::UpdateFacts;
@@ -28,24 +28,11 @@ pub(crate) struct DeviceShards<D: OwnMemory> {
     sum: D::Floats,
     /// Of each block of this replica's share of a gradient the bits of an f64, its squares; room for all of them.
     squares: D::Floats,
+    /// Floats of it that say what it saw last.
+    told: usize,
     /// Of each block of a gradient, as all replicas told.
     heard: Vec<f32>,
-    making: Option<Making>,
-}
-
-/// An update as far as it is made.
-#[derive(Clone, Copy)]
-struct Making {
-    step: Step,
-    divisor: Divisor,
-    samples: u64,
-    /// Floats that say what it saw in its share.
-    words: usize,
-    stats_finite: bool,
-    /// The squares of all blocks, once they are known.
-    squares: Option<f64>,
-    settled: Option<Settled>,
-    made: bool,
+    making: Option<HeldUpdate>,
 }
 
 impl<D: OwnMemory> DeviceShards<D> {
@@ -58,6 +45,7 @@ impl<D: OwnMemory> DeviceShards<D> {
             moments: [device.floats(0)?, device.floats(0)?],
             sum: device.floats(0)?,
             squares: device.floats(0)?,
+            told: 0,
             heard: Vec::new(),
             making: None,
         })
@@ -106,15 +94,12 @@ impl<D: OwnMemory> DeviceShards<D> {
         (step, share): (Step, UpdateShare),
         reduced: &Reduced<'_, D>,
     ) -> Result<(), EngineError> {
-        let (grads, sums) = reduced.parts(facts);
+        let (grads, _) = reduced.parts(facts);
         let part = share.part(facts.parameters, NORM_BLOCK);
-        let words = WORDS * part.len().div_ceil(NORM_BLOCK);
+        self.told = WORDS * part.len().div_ceil(NORM_BLOCK);
         device.squares(D::part(grads, part), reduced.divisor.mean(), &mut self.squares);
-        let stats_finite = facts.stats == 0 || device.all_finite(sums);
-        self.keep(device, grads, sums, facts.stats);
-        let Reduced { samples, divisor, .. } = *reduced;
-        let (squares, settled, made) = (None, None, false);
-        self.making = Some(Making { step, divisor, samples, words, stats_finite, squares, settled, made });
+        let kept = D::take(&mut self.sum);
+        self.making = Some(HeldUpdate::keep(device, facts, (step, share), reduced, &self.held, kept));
         if share.of == 1 {
             device.fetch(&self.squares, &mut self.heard)?;
             self.add_up();
@@ -122,25 +107,14 @@ impl<D: OwnMemory> DeviceShards<D> {
         Ok(())
     }
 
-    /// Copies what it needs of a sum.
-    fn keep(&mut self, device: &D, grads: D::Ref<'_>, sums: D::Ref<'_>, stats: usize) {
-        let (mut kept, len) = (D::take(&mut self.sum), self.held.len());
-        for (run, start) in self.held.runs.iter().zip(&self.held.starts) {
-            let to = D::part_mut(&mut kept, *start..*start + run.len());
-            device.copy(D::part(grads, run.clone()), to);
-        }
-        device.copy(sums, D::part_mut(&mut kept, len..len + stats));
-    }
-
     /// What it saw in its share, as words.
     pub fn told(&self) -> D::Ref<'_> {
-        let words = self.making.expect(MEASURED).words;
-        D::part(D::look(&self.squares), 0..words)
+        D::part(D::look(&self.squares), 0..self.told)
     }
 
     /// [`Sharding::tell`](crate::Sharding::tell), to the host.
     pub fn tell(&self, device: &D, words: &mut [f32]) -> Result<(), EngineError> {
-        assert_eq!(words.len(), self.making.expect(MEASURED).words, "words for another share");
+        assert_eq!(words.len(), self.told, "words for another share");
         device.fetch(&self.squares, words)
     }
 
@@ -154,65 +128,40 @@ impl<D: OwnMemory> DeviceShards<D> {
         Ok(())
     }
 
-    /// *Order*: from the first block to the last, as one replica adds up what it has seen alone.
     fn add_up(&mut self) {
-        let square = |words: &[f32]| {
-            f64::from_bits(u64::from(words[0].to_bits()) | u64::from(words[1].to_bits()) << 32)
-        };
-        let squares = self.heard.chunks_exact(WORDS).map(square).fold(0.0, |sum, square| sum + square);
-        self.making.as_mut().expect(MEASURED).squares = Some(squares);
+        let bits = |words: &[f32]| u64::from(words[0].to_bits()) | u64::from(words[1].to_bits()) << 32;
+        let squares = self.heard.chunks_exact(WORDS).map(|words| f64::from_bits(bits(words)));
+        self.making.as_mut().expect(MEASURED).hear(squares);
     }
 
     /// [`Sharding::measured`](crate::Sharding::measured).
     pub fn measured(&self) -> Option<Step> {
-        self.making.filter(|making| making.squares.is_some() && !making.made).map(|making| making.step)
+        self.making.and_then(|making| making.measured())
     }
 
     /// [`Sharding::settle`](crate::Sharding::settle).
     pub fn settle(&mut self, facts: &UpdateFacts, optimizer: &Optimizer) -> Result<UpdateInfo, EngineError> {
-        let making = self.making.as_mut().expect(MEASURED);
-        let Making { step, divisor, stats_finite, .. } = *making;
-        let seen = Seen { squares: making.squares.expect("all was heard"), stats_finite };
-        let settled = match making.settled {
-            Some(settled) => settled,
-            None => passes::settle(facts, optimizer, step, divisor, seen)?,
-        };
-        making.settled = Some(settled);
-        Ok(settled.info)
+        self.making.as_mut().expect(MEASURED).settle(facts, optimizer)
     }
 
     /// [`Sharding::update_held`](crate::Sharding::update_held), of these parameters, statistics and moving average; tells which update it was.
     pub fn update<'a>(
         &'a mut self,
         device: &D,
-        (facts, optimizer): (&UpdateFacts, &Optimizer),
+        rule: (&UpdateFacts, &Optimizer),
         [parameters, stats, average]: [D::Mut<'a>; 3],
     ) -> (Step, UpdateInfo) {
         let Self { held, runs, moments, sum, making, .. } = self;
-        let making = making.as_mut().expect(MEASURED);
-        assert!(!making.made, "an update is made once");
-        let settled = making.settled.expect("an update is settled before it is made");
         let [first, second] = moments.each_mut().map(|section| D::take(section));
         let to = Buffers::<D> { parameters, first, second, average };
-        update_runs(device, optimizer, making.step, &settled, (held, runs), D::look(sum), to);
-        let facts = UpdateFacts { parameters: held.len(), ..*facts };
-        let (samples, divisor) = (making.samples, making.divisor);
-        Reduced::<D> { gradient: D::look(sum), samples, divisor }.blend(device, &facts, &settled, stats);
-        making.made = true;
-        (making.step, settled.info)
+        let making = making.as_mut().expect(MEASURED);
+        making.make(device, rule, (held, runs), D::look(sum), to, stats)
     }
 
     /// [`Sharding::commit`](crate::Sharding::commit), of these parameters and this moving average.
-    pub fn commit(
-        &self,
-        device: &D,
-        (optimizer, step): (&Optimizer, Step),
-        parameters: D::Ref<'_>,
-        average: D::Mut<'_>,
-    ) {
-        let skipped = self.making.and_then(|making| making.settled).is_some_and(|it| it.scale.is_none());
-        if !skipped {
-            average_between(device, optimizer, step, &self.held, parameters, average);
+    pub fn commit(&self, device: &D, optimizer: &Optimizer, parameters: D::Ref<'_>, average: D::Mut<'_>) {
+        if let Some(making) = &self.making {
+            making.commit(device, optimizer, &self.held, parameters, average);
         }
     }
 }

@@ -206,11 +206,6 @@ impl<D: HostDevice> ExternalReplica<D> {
         self.state.share(memory);
     }
 
-    /// Keeps the moments of those shards alone that it is told to hold: [`HostState::shard`].
-    pub fn shard(&mut self) {
-        self.state.shard();
-    }
-
     fn view(state: &State, stats: usize) -> StateView<'_> {
         StateView {
             applied: state.applied,

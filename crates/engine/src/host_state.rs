@@ -8,7 +8,7 @@ use crate::host_device::HostDevice;
 use crate::layout::{Layout, Section};
 use crate::loss_scale::LossScale;
 use crate::muon_update::MuonUpdate;
-use crate::optimizer::{Optimizer, Rule};
+use crate::optimizer::{Keeps, Optimizer, Rule};
 use crate::passes::{self, Divisor, Reduced};
 use crate::sharded_update::Sharded;
 use crate::sharding::{HELD, Lies, Moments, ReducedSum, Sharding, Words};
@@ -59,56 +59,29 @@ impl Shared {
 impl<D: HostDevice> HostState<D> {
     /// A state of zeros for these tensors, to which [`Optimizer::complete`] has added what is kept.
     ///
-    /// *Errors*: options of the optimizer that make no sense.
+    /// *Errors*: options of the optimizer that make no sense. *Panics* if it keeps shards, and updates are made as a whole.
     pub fn zeros(
         device: D,
         optimizer: Optimizer,
         layout: &Layout,
         facts: UpdateFacts,
     ) -> Result<Self, EngineError> {
-        let shape = Self::shape(&optimizer, layout);
-        Self::of(device, optimizer, layout, facts, shape)
-    }
-
-    /// The same of a replica that keeps the moments of those shards alone that it is told to hold ([`Sharding`]): it never takes memory for
-    /// others, unless it begins with those of a file.
-    ///
-    /// *Errors*: as [`HostState::zeros`]. *Panics* if updates are made as a whole.
-    pub fn in_shards(
-        device: D,
-        optimizer: Optimizer,
-        layout: &Layout,
-        facts: UpdateFacts,
-    ) -> Result<Self, EngineError> {
-        let whole = Self::shape(&optimizer, layout);
-        let moments = if optimizer.updates_before > 0 { whole.moments } else { 0 };
-        let mut state = Self::of(device, optimizer, layout, facts, StateShape { moments, ..whole })?;
-        state.shard();
-        Ok(state)
-    }
-
-    fn of(
-        device: D,
-        optimizer: Optimizer,
-        layout: &Layout,
-        facts: UpdateFacts,
-        shape: StateShape,
-    ) -> Result<Self, EngineError> {
         optimizer.check()?;
-        let own = State::zeros(shape);
+        let in_shards = optimizer.keeps == Keeps::Shards;
+        assert!(!in_shards || optimizer.rule.in_shares(), "{WHOLE}");
         let muon = match optimizer.rule {
             Rule::Muon(muon) => Some(MuonUpdate::new(muon, &optimizer, layout)?),
             _ => None,
         };
         Ok(Self {
+            own: State::zeros(optimizer.first_state(layout)),
             runs: optimizer.runs(layout),
             device,
             optimizer,
             facts,
             muon,
-            own,
             shared: None,
-            sharded: None,
+            sharded: in_shards.then(Sharded::default),
         })
     }
 
@@ -170,16 +143,6 @@ impl<D: HostDevice> HostState<D> {
         assert!(self.sharded.is_none() && self.optimizer.rule.in_shares(), "{WHOLE}");
         let memory = Mapped::new(memory, &self.own);
         self.shared = Some(Shared { sharer: Sharer::new(&memory), memory });
-    }
-
-    /// Keeps the moments of those shards alone that it is told to hold ([`Sharding`]), and what it has of others until then where they came from a
-    /// file. *Panics* if it shares its state, or updates are made as a whole.
-    pub fn shard(&mut self) {
-        assert!(self.shared.is_none() && self.optimizer.rule.in_shares(), "{WHOLE}");
-        if self.optimizer.updates_before == 0 {
-            HELD.into_iter().for_each(|section| self.own.empty(section));
-        }
-        self.sharded = Some(Sharded::default());
     }
 
     /// [`Replica::sharding`](crate::Replica::sharding).

@@ -55,35 +55,7 @@ impl<D: HostDevice> ModelReplica<D> {
         Ok(replica)
     }
 
-    /// The same of a replica that keeps the moments of those shards alone that it is told to hold ([`Replica::sharding`]).
-    ///
-    /// *Errors*: as [`ModelReplica::new`]. *Panics* as [`HostState::in_shards`].
-    pub fn in_shards(
-        device: D,
-        model: Model<D>,
-        optimizer: Optimizer,
-        seed: Seed,
-    ) -> Result<Self, EngineError> {
-        let mut replica = Self::blank_in_shards(device, model, optimizer, seed)?;
-        replica.model.layout().initialise(seed, replica.state.own_mut());
-        Ok(replica)
-    }
-
-    /// The same, all of whose parameters are zero.
-    ///
-    /// *Errors* and *panics*: as [`ModelReplica::in_shards`].
-    pub fn blank_in_shards(
-        device: D,
-        model: Model<D>,
-        optimizer: Optimizer,
-        seed: Seed,
-    ) -> Result<Self, EngineError> {
-        let layout = Self::planned(&model, &optimizer).layout;
-        let state = HostState::in_shards(device, optimizer, &layout, model.update_facts())?;
-        Ok(Self::of(model, state, &optimizer, seed))
-    }
-
-    /// The same as [`ModelReplica::new`], all of whose parameters are zero: for whoever only asks for shapes, and does not wait for as many random numbers,
+    /// The same, all of whose parameters are zero: for whoever only asks for shapes, and does not wait for as many random numbers,
     /// nor use memory that nobody looks at.
     ///
     /// *Errors*: as [`ModelReplica::new`].

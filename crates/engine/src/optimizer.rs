@@ -101,6 +101,18 @@ pub struct Optimizer {
     pub ema: Option<f64>,
     /// Updates that its buffers have seen before the first one of this run.
     pub updates_before: u64,
+    /// Which of them a replica keeps.
+    pub keeps: Keeps,
+}
+
+/// What a replica keeps of an optimizer's buffers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Keeps {
+    /// All of them.
+    All,
+    /// Those of the shards that it is told to hold ([`Replica::sharding`](crate::Replica::sharding)); until then those of a file, if it begins with
+    /// one.
+    Shards,
 }
 
 /// The flat buffers that an update changes; moments that the rule does not keep are empty.
@@ -137,7 +149,8 @@ impl Optimizer {
     #[must_use]
     pub fn new(rule: Rule, schedule: LrSchedule) -> Self {
         let decays = DecayGroup::Matrices;
-        Self { rule, decays, clip_norm: None, schedule, ema: None, updates_before: 0 }
+        let keeps = Keeps::All;
+        Self { rule, decays, clip_norm: None, schedule, ema: None, updates_before: 0, keeps }
     }
 
     /// Whether every number makes sense.
@@ -204,6 +217,16 @@ impl Optimizer {
     pub fn averages(&self, step: Step) -> Option<f32> {
         let step = (self.updates_before + step.0) as f64;
         self.ema.map(|ema| (1.0 - ema.min((1.0 + step) / (10.0 + step))) as f32)
+    }
+
+    /// The shape of a state of these tensors as a replica begins with it: the same, without moments that it is not told to hold yet.
+    #[must_use]
+    pub fn first_state(&self, layout: &Layout) -> StateShape {
+        let whole = self.state(layout);
+        match self.keeps {
+            Keeps::Shards if self.updates_before == 0 => StateShape { moments: 0, ..whole },
+            Keeps::Shards | Keeps::All => whole,
+        }
     }
 
     /// The parameters as runs of one group each.

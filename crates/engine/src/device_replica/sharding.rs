@@ -84,7 +84,7 @@ impl<D: OwnMemory> Sharding for DeviceReplica<D> {
         assert_eq!(self.host.applied, step, "an update is made before it is committed");
         let Self { device, sections: [parameters, _, _, _, average], optimizer, shards, .. } = self;
         let shards = shards.as_ref().expect(SHARDED);
-        shards.commit(device, (optimizer, step), D::look(parameters), D::take(average));
+        shards.commit(device, optimizer, D::look(parameters), D::take(average));
     }
 
     fn read(&mut self, section: Section, from: usize, to: &mut [f32]) -> Result<(), EngineError> {

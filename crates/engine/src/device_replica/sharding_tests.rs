@@ -25,8 +25,8 @@ fn holders(world: usize) -> Holders {
 impl Peers {
     fn new(world: usize, model: impl Fn() -> Model<Cpu>) -> Self {
         let whole = DeviceReplica::new(device(), model(), optimizer(), Seed(3)).expect("there is memory");
-        let one =
-            |_| DeviceReplica::in_shards(device(), model(), optimizer(), Seed(3)).expect("there is memory");
+        let in_shards = Optimizer { keeps: Keeps::Shards, ..optimizer() };
+        let one = |_| DeviceReplica::new(device(), model(), in_shards, Seed(3)).expect("there is memory");
         let mut peers = Self { whole, held: (0..world).map(one).collect(), holders: holders(world) };
         for (replica, rank) in peers.held.iter_mut().zip(0..) {
             assert!(replica.sharding().is_some() && replica.holding().is_none());

@@ -5,8 +5,8 @@ use dtrain_engine::cpu::Cpu;
 use dtrain_engine::models::{MlpOptions, mlp, peer};
 use dtrain_engine::stage::Shape;
 use dtrain_engine::{
-    BatchView, DecayGroup, EngineError, EvaluationCounts, Inputs, Loss, LrSchedule, Model, ModelReplica,
-    Optimizer, Replica, Rule, Section, State, Targets,
+    BatchView, EngineError, EvaluationCounts, Inputs, Loss, LrSchedule, Model, ModelReplica, Optimizer,
+    Replica, Rule, Section, State, Targets,
 };
 use dtrain_types::{Seed, Step};
 
@@ -15,7 +15,7 @@ const INPUTS: usize = 5;
 
 fn optimizer(rule: Rule, ema: Option<f64>, updates_before: u64) -> Optimizer {
     let schedule = LrSchedule::constant(0.05);
-    Optimizer { rule, decays: DecayGroup::Matrices, clip_norm: Some(1.0), ema, updates_before, schedule }
+    Optimizer { clip_norm: Some(1.0), ema, updates_before, ..Optimizer::new(rule, schedule) }
 }
 
 fn replica(optimizer: Optimizer) -> ModelReplica<Cpu> {
