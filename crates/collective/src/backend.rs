@@ -41,12 +41,6 @@ pub trait Backend: Send {
         false
     }
 
-    /// Says at which elements the parts begin in which gradients will be offered, falling, without 0: the same on all ranks, and
-    /// before the first sum. A backend that can cut sums anywhere needs no such word.
-    fn cut(&mut self, at: &[usize]) {
-        let _ = at;
-    }
-
     /// Puts in a part of the next all-reduce ahead of its start: the roots of this rank are final from element `from` on, so
     /// that part may be sent while the rest is computed. It belongs to the collective from now on; the part before it is
     /// still to be leased. Later calls offer more; `start` gives the rest. A rank need not offer what others do.

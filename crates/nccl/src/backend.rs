@@ -40,8 +40,8 @@ pub struct NcclSetup<'a> {
     pub mode: Reduce,
     /// Steps that are prepared for: micro-batches.
     pub counts: &'a [u32],
-    /// Where an all-reduce will be cut ([`Backend::cut`]), if it will: room for what peers send is made for the largest part, before any
-    /// of them can have begun. None, where it is not known.
+    /// At which elements the parts of an all-reduce begin, falling, without 0; the same on all ranks. Parts are offered, and there is room
+    /// for the largest one of each peer. Without any it is one, and nothing is offered.
     pub cuts: &'a [usize],
 }
 
@@ -63,8 +63,6 @@ pub struct NcclBackend<D: Device> {
     map: Map,
     /// Every slot as one, and behind it the parts of an all-reduce, from the end of a slot to its start: at least one.
     parts: Vec<Part>,
-    /// Whether all ranks know where parts begin.
-    is_cut: bool,
     /// The next all-reduce, if parts of it were put on the stream ahead of its start.
     offered: Option<Offered>,
     plans: Plans,
@@ -160,11 +158,13 @@ impl<D: Device> NcclBackend<D> {
             staging: held.device.address(&held.staging),
         };
         let abort = NcclAbort { flag: AbortFlag::default(), communicator: communicator.aborter() };
-        let mut parts = vec![Part::new(0..geometry.len, world)];
-        parts.extend(Part::all(geometry.len, setup.cuts, world));
+        let (len, cuts) = (geometry.len, setup.cuts);
+        let falls = cuts.windows(2).all(|pair| pair[0] > pair[1]);
+        assert!(falls && cuts.iter().all(|at| (1..len).contains(at)), "cuts at {cuts:?} of {len}");
+        let mut parts = vec![Part::new(0..len, world)];
+        parts.extend(Part::all(len, cuts, world));
         let mut backend = Self {
             parts,
-            is_cut: false,
             offered: None,
             held: Some(held),
             communicator: Some(communicator),
@@ -524,22 +524,7 @@ impl<D: Device> Backend for NcclBackend<D> {
     }
 
     fn takes_offers(&self) -> bool {
-        self.is_cut && self.parts.len() > WHOLE + 2
-    }
-
-    fn cut(&mut self, at: &[usize]) {
-        let len = self.held().arena.geometry().len;
-        let falls = at.windows(2).all(|pair| pair[0] > pair[1]);
-        assert!(falls && at.iter().all(|at| (1..len).contains(at)), "cuts at {at:?} of {len}");
-        self.is_cut = true;
-        let parts = Part::all(len, at, self.map.world);
-        if self.parts[WHOLE + 1..] != parts {
-            self.parts.truncate(WHOLE + 1);
-            self.parts.extend(parts);
-            let held = self.held.as_mut().expect("only the end takes it");
-            held.sums.retain(|(_, place), _| *place == WHOLE);
-            self.plan_all();
-        }
+        self.parts.len() > WHOLE + 2
     }
 
     fn offer(&mut self, seq: Sequence, micro_batches: u32, from: usize) {

@@ -275,12 +275,6 @@ impl<D: Device> Backend for NcclPlane<D> {
         }
     }
 
-    fn cut(&mut self, at: &[usize]) {
-        if let State::Met(backend) = &mut self.state {
-            backend.cut(at);
-        }
-    }
-
     fn offer(&mut self, seq: Sequence, micro_batches: u32, from: usize) {
         if let State::Met(backend) = &mut self.state {
             backend.offer(seq, micro_batches, from);

@@ -66,7 +66,7 @@ fn most_staged(rank: usize, plans: &Plans, parts: &[Part]) -> usize {
 }
 
 /// How many floats a rank needs beside its slots of `len` floats for what its peers send it, in steps of these counts: where sums are cut at
-/// these elements ([`Backend::cut`](dtrain_collective::Backend::cut)).
+/// these elements ([`NcclSetup::cuts`](crate::NcclSetup::cuts)).
 ///
 /// *Panics* as [`Backend::prepare`](dtrain_collective::Backend::prepare).
 #[must_use]

@@ -5,10 +5,10 @@
 
 use crate::batches::Batches;
 use crate::broke::{Broke, engine, off};
-use crate::gradient_slot::{GradientSlot, Offer, Offering, cuts};
+use crate::gradient_slot::{GradientSlot, Offer, Offering};
 use crate::profiler::Profiler;
 use crate::recipe::ComputeParts;
-use dtrain_collective::{Backend, Geometry, Op, Reduce, Sequence};
+use dtrain_collective::{Backend, Geometry, Op, Sequence};
 use dtrain_engine::{
     BatchFigures, BatchView, EngineError, Keeping, Kept, MicroBatchGroup, Replica, UpdateInfo,
 };
@@ -136,15 +136,16 @@ impl Gradients {
     /// memory of its own, or the host. Call it behind the last copy of a state, which goes through the slots.
     pub fn choose(backend: &mut dyn Backend, share: Share, parts: &mut ComputeParts) -> Self {
         let Share { company, most_pending, micro_batches } = share;
-        let ComputeParts { replica, mode, wire, bucket_bytes, .. } = parts;
+        let ComputeParts { replica, wire, bucket_bytes, .. } = parts;
         let (replica, geometry) = (replica.as_mut(), backend.arena().geometry());
-        let offering = |backend: &dyn Backend| {
-            let bytes = bucket_bytes.filter(|_| backend.takes_offers());
-            bytes.map(|bytes| Offering::new(bytes, geometry.scratch_slots))
-        };
+        let offering = bucket_bytes.filter(|_| backend.takes_offers());
+        let offering = offering.map(|bytes| Offering::new(bytes, geometry.scratch_slots));
+        // What is leased of a slot on a device is a copy: nothing is offered of that.
+        let on_device = backend.arena().on_device(0).is_some();
+        let on_host = |offering: Option<Offering>| Self::Host(offering.filter(|_| !on_device));
         // Nobody else rounds what a replica adds up for itself, or keeps the sum of several micro-batches.
         if *wire != Wire::F32 || replica.about().group > 1 || replica.keeping().is_none() {
-            return Self::Host(offering(backend));
+            return on_host(offering);
         }
         // Alone, a gradient has the number of its subtree wherever it is kept.
         let slots: Vec<usize> = match company {
@@ -153,19 +154,15 @@ impl Gradients {
         };
         let slots: Option<Vec<_>> = slots.into_iter().map(|slot| backend.arena().on_device(slot)).collect();
         if slots.is_some_and(|slots| keeper(replica).keep_in(&slots)) {
-            // How a library cuts its own sums is part of their bits. One that is cut takes offers.
-            if let (Reduce::Exact, Some(bytes)) = (*mode, *bucket_bytes) {
-                backend.cut(&cuts(&replica.about().layout, bytes));
-            }
             return match company {
                 Company::Alone => Self::Home(Told::by(replica, micro_batches)),
-                Company::Peers => Self::Device(offering(backend)),
+                Company::Peers => Self::Device(offering),
             };
         }
         match (keeper(replica).keep(most_pending), company) {
             (true, Company::Alone) => Self::Home(Told::by(replica, micro_batches)),
             (true, Company::Peers) => Self::Replica,
-            (false, _) => Self::Host(offering(backend)),
+            (false, _) => on_host(offering),
         }
     }
 

@@ -5,7 +5,7 @@ use crate::matrix::by_rank;
 use crate::offered::offered_steps;
 use crate::piecewise::Piecewise;
 use crate::plain::{bits, reference, reference_trailer};
-use crate::support::backends;
+use crate::support::backends_cut_at;
 use dtrain_collective::{Backend, Op, Reduce, Sequence};
 use dtrain_types::{MicroRange, Trailer, cut_evenly};
 use std::time::{Duration, Instant};
@@ -26,12 +26,8 @@ fn made(
     mode: Reduce,
     at: &[usize],
 ) -> Vec<impl Backend + use<>> {
-    let mut all = backends(ranges, counts, len, mode);
-    for backend in &mut all {
-        assert!(!backend.takes_offers(), "without a cut there is nothing to offer");
-        backend.cut(at);
-        assert_eq!(backend.takes_offers(), !at.is_empty());
-    }
+    let all = backends_cut_at(ranges, counts, len, mode, at);
+    assert!(all.iter().all(|backend| backend.takes_offers() != at.is_empty()), "parts are what is offered");
     all
 }
 
@@ -74,11 +70,9 @@ fn other_collectives_know_nothing_of_parts() {
         &[2, 3],
         Reduce::Exact,
         &|ranges, counts, len, mode| {
-            let mut all = backends(ranges, counts, len, mode);
-            if len > 2 {
-                all.iter_mut().for_each(|backend| backend.cut(&[len / 2]));
-            }
-            crate::support::boxed(all)
+            let middle = [len / 2];
+            let cuts = if len > 2 { &middle[..] } else { &[] };
+            crate::support::boxed(backends_cut_at(ranges, counts, len, mode, cuts))
         },
     );
 }
@@ -110,8 +104,7 @@ fn what_all_have_offered_is_summed_before_anybody_starts() {
 #[should_panic(expected = "part of another sum was offered")]
 fn a_sum_that_was_offered_as_another_is_a_bug() {
     let ranges = cut_evenly(1, 1);
-    let mut all = backends(&ranges, &[1], 1_000, Reduce::Exact);
-    all[0].cut(&[500]);
+    let mut all = backends_cut_at(&ranges, &[1], 1_000, Reduce::Exact, &[500]);
     all[0].offer(Sequence(1), 1, 500);
     let _refused =
         all[0].start(Sequence(2), &Op::AllReduce { micro_batches: 1, trailers: &[Trailer::EMPTY] });

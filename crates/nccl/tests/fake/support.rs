@@ -43,8 +43,11 @@ pub fn backend(
     geometry: Geometry,
     mode: Reduce,
 ) -> NcclBackend<HostDevice> {
+    of_setup(communicator, geometry, NcclSetup { membership, mode, counts, cuts: &[] })
+}
+
+fn of_setup(communicator: Communicator, geometry: Geometry, setup: NcclSetup<'_>) -> NcclBackend<HostDevice> {
     let device = HostDevice::new().expect("a thread for the stream");
-    let setup = NcclSetup { membership, mode, counts, cuts: &[] };
     NcclBackend::new(device, HostSlots::new(geometry), communicator, setup).expect("a good setup")
 }
 
@@ -55,9 +58,21 @@ pub fn backends(
     len: usize,
     mode: Reduce,
 ) -> Vec<NcclBackend<HostDevice>> {
+    backends_cut_at(ranges, counts, len, mode, &[])
+}
+
+/// The same, whose sums are cut at these elements.
+pub fn backends_cut_at(
+    ranges: &[MicroRange],
+    counts: &[u32],
+    len: usize,
+    mode: Reduce,
+    cuts: &[usize],
+) -> Vec<NcclBackend<HostDevice>> {
     let geometry = Geometry::plan(len, ranges, counts, mode);
+    let setup = |rank| NcclSetup { membership: membership(1, rank, ranges), mode, counts, cuts };
     let made = communicators(ranges.len()).into_iter().enumerate();
-    made.map(|(rank, it)| backend(it, membership(1, rank, ranges), counts, geometry, mode)).collect()
+    made.map(|(rank, it)| of_setup(it, geometry, setup(rank))).collect()
 }
 
 /// This test binary again, doing what the test of this name does for children.
