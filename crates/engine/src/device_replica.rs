@@ -24,7 +24,7 @@ use crate::optimizer::{Buffers, Keeps, Optimizer};
 use crate::passes::{self, Room, Training};
 use crate::replica::{Gradient, MicroBatchGroup, Replica};
 use crate::settling::{Normaliser, Settling};
-use crate::sharding::{HELD, Sharding};
+use crate::sharding::Sharding;
 use crate::sharing::Sharing;
 use crate::stage::{Mode, Shape};
 use crate::stages::{Gradients, Inside};
@@ -229,7 +229,7 @@ impl<D: OwnMemory> DeviceReplica<D> {
 
     /// Whether all of this section lies on the device.
     fn has_whole(&self, section: Section) -> bool {
-        self.shards.is_none() || !HELD.contains(&section)
+        self.shards.is_none() || !section.is_of_moments()
     }
 
     fn send_state(&mut self) -> Result<(), EngineError> {

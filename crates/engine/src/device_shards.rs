@@ -8,9 +8,10 @@ use crate::device::NORM_BLOCK;
 use crate::error::EngineError;
 use crate::groups::Runs;
 use crate::held_update::HeldUpdate;
+use crate::layout::Section;
 use crate::optimizer::{Buffers, Optimizer};
 use crate::passes::Reduced;
-use crate::sharding::{HELD, Held, Moments, WORDS};
+use crate::sharding::{Held, Moments, WORDS};
 use crate::sharing::UpdateShare;
 use crate::update_facts::UpdateFacts;
 use crate::update_info::UpdateInfo;
@@ -23,7 +24,7 @@ pub(crate) struct DeviceShards<D: OwnMemory> {
     /// Of each run that is held: the groups of its parameters, counted from its start.
     runs: Vec<Runs>,
     /// Of what is held, the runs one behind the other.
-    pub moments: [D::Floats; HELD.len()],
+    pub moments: [D::Floats; Section::MOMENTS.len()],
     /// The gradient of what is held, then the sums of the statistics.
     sum: D::Floats,
     /// Of each block of this replica's share of a gradient the bits of an f64, its squares; room for all of them.

@@ -11,7 +11,7 @@ use crate::muon_update::MuonUpdate;
 use crate::optimizer::{Keeps, Optimizer, Rule};
 use crate::passes::{self, Divisor, Reduced};
 use crate::sharded_update::Sharded;
-use crate::sharding::{HELD, Lies, Moments, ReducedSum, Sharding, Words};
+use crate::sharding::{Lies, Moments, ReducedSum, Sharding, Words};
 use crate::shared_memory::Mapped;
 use crate::shared_update::{Sharer, Sum, UpdateRule};
 use crate::sharing::{Sharing, UpdateShare};
@@ -360,7 +360,7 @@ impl<D: HostDevice> Sharding for HostState<D> {
 
     fn read(&mut self, section: Section, from: usize, to: &mut [f32]) -> Result<(), EngineError> {
         let elements = from..from + to.len();
-        let part = match HELD.contains(&section) {
+        let part = match section.is_of_moments() {
             true => self.sharded().moments().part(section, elements),
             false => &self.own.section(section)[elements],
         };
@@ -369,7 +369,7 @@ impl<D: HostDevice> Sharding for HostState<D> {
     }
 
     fn write(&mut self, section: Section, to: usize, values: &[f32]) -> Result<(), EngineError> {
-        assert!(!HELD.contains(&section), "moments are prepared, and then adopted");
+        assert!(!section.is_of_moments(), "moments are prepared, and then adopted");
         self.own.section_mut(section)[to..to + values.len()].copy_from_slice(values);
         Ok(())
     }
@@ -383,7 +383,7 @@ impl<D: HostDevice> Sharding for HostState<D> {
     fn adopt(&mut self, moments: Moments, applied: Step) -> Result<(), EngineError> {
         let (sharded, rule, own) = self.sharding_parts();
         sharded.adopt(&rule, moments);
-        HELD.into_iter().for_each(|section| own.empty(section));
+        Section::MOMENTS.into_iter().for_each(|section| own.empty(section));
         own.applied = applied;
         Ok(())
     }

@@ -29,6 +29,15 @@ impl Section {
     pub const ALL: [Self; Self::COUNT] =
         [Self::Parameters, Self::Stats, Self::First, Self::Second, Self::Average];
 
+    /// Those that only holders have, where replicas hold shards of a state.
+    pub const MOMENTS: [Self; 2] = [Self::First, Self::Second];
+
+    /// Whether it is one of them.
+    #[must_use]
+    pub fn is_of_moments(self) -> bool {
+        Self::MOMENTS.contains(&self)
+    }
+
     /// Its name in files.
     #[must_use]
     pub fn name(self) -> &'static str {

@@ -14,9 +14,6 @@ use crate::update_info::UpdateInfo;
 use dtrain_types::{Holders, Holding, Rank, Step, Transfer, shard_elements};
 use std::ops::Range;
 
-/// The sections that only holders have.
-pub(crate) const HELD: [Section; 2] = [Section::First, Section::Second];
-
 /// Elements of a section that travel from one replica to others.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Piece {
@@ -53,7 +50,9 @@ impl Piece {
                 Self { section, elements, source, targets: targets.clone() }
             };
             let common = [Section::Parameters, Section::Average].map(|section| (section, &parameters));
-            pieces.extend(common.into_iter().chain(HELD.map(|section| (section, &moments))).map(piece));
+            pieces.extend(
+                common.into_iter().chain(Section::MOMENTS.map(|section| (section, &moments))).map(piece),
+            );
         }
         pieces.retain(|piece| !piece.elements.is_empty() && !piece.targets.is_empty());
         Some(pieces)
@@ -62,7 +61,7 @@ impl Piece {
     /// Whether it is of what holders alone have.
     #[must_use]
     pub fn is_of_moments(&self) -> bool {
-        HELD.contains(&self.section)
+        self.section.is_of_moments()
     }
 }
 
@@ -180,12 +179,12 @@ pub trait Sharding {
 pub struct Moments {
     holding: Holding,
     held: Held,
-    sections: [Flat; HELD.len()],
+    sections: [Flat; Section::MOMENTS.len()],
 }
 
 impl Moments {
     /// Zeros for these shards of so many parameters, in those sections that there are.
-    pub(crate) fn zeros(holding: &Holding, parameters: usize, there: [bool; HELD.len()]) -> Self {
+    pub(crate) fn zeros(holding: &Holding, parameters: usize, there: [bool; Section::MOMENTS.len()]) -> Self {
         let held = Held::of(holding.elements(parameters));
         let len = held.len();
         let sections = there.map(|there| Flat::zeros(if there { len } else { 0 }));
@@ -215,17 +214,17 @@ impl Moments {
         &mut self.sections[place_of(section)][at]
     }
 
-    pub(crate) fn sections(&self) -> [&[f32]; HELD.len()] {
+    pub(crate) fn sections(&self) -> [&[f32]; Section::MOMENTS.len()] {
         self.sections.each_ref().map(|flat| &**flat)
     }
 
-    pub(crate) fn sections_mut(&mut self) -> [&mut [f32]; HELD.len()] {
+    pub(crate) fn sections_mut(&mut self) -> [&mut [f32]; Section::MOMENTS.len()] {
         self.sections.each_mut().map(|flat| &mut **flat)
     }
 
     /// Copies what a state has of them that holds moments by itself: those of a file, before anything was held.
     pub(crate) fn take_first(&mut self, state: &State) {
-        for section in HELD {
+        for section in Section::MOMENTS {
             let first = state.section(section);
             for run in self.holding.elements(first.len()) {
                 self.part_mut(section, run.clone()).copy_from_slice(&first[run]);
@@ -236,7 +235,7 @@ impl Moments {
     /// Copies what both have.
     pub(crate) fn take_from(&mut self, other: &Self) {
         for both in self.held.meets(&other.held) {
-            for section in HELD {
+            for section in Section::MOMENTS {
                 if !self.sections[place_of(section)].is_empty() {
                     let from = other.part(section, both.clone());
                     self.part_mut(section, both.clone()).copy_from_slice(from);
@@ -248,7 +247,7 @@ impl Moments {
 
 /// Which of the sections that only holders have it is. *Panics* if it is none of them.
 pub(crate) fn place_of(section: Section) -> usize {
-    HELD.iter().position(|held| *held == section).expect("a section that only holders have")
+    Section::MOMENTS.iter().position(|held| *held == section).expect("a section that only holders have")
 }
 
 /// Runs of elements that lie one behind the other in memory.

@@ -13,28 +13,28 @@ use crate::broke::{Broke, data, engine, off, panic_text, told_to_leave};
 use crate::controls::Controls;
 use crate::data_plane::{DataPlane, step_counts};
 use crate::figures::{flatten, lend};
+use crate::kept_state;
 use crate::news::{AfterStep, News, NewsSender};
 use crate::passes::Passes;
 use crate::profiler::Profiler;
 use crate::recipe::ComputeParts;
-use crate::saver::{Saver, ShardDraft};
+use crate::saver::Saver;
 use crate::sharded_state;
-use crate::sharded_whole;
 use crate::shards::Shards;
 use crate::shared_state;
-use dtrain_checkpoint::{TensorSpec, slice_for};
+use dtrain_checkpoint::TensorSpec;
 use dtrain_collective::{Assignment, Backend, Op, Sequence};
 use dtrain_data::{Loader, LoaderPlan};
 use dtrain_engine::device::LossSums;
-use dtrain_engine::{BatchFigures, EngineError, EvaluationCounts, Replica, Section, StepOutcome, UpdateInfo};
+use dtrain_engine::{BatchFigures, EngineError, EvaluationCounts, StepOutcome, UpdateInfo};
 use dtrain_protocol::{
-    Activity, Agenda, Bootstrap, CheckpointId, Digest, Failure, Finished, Left, Pending, ResumePoint,
-    StateHolder, StepRecord, StopFlag, Task, ValidationPart,
+    Activity, Agenda, Bootstrap, CheckpointId, Failure, Finished, Left, Pending, ResumePoint, StepRecord,
+    StopFlag, Task, ValidationPart,
 };
 use dtrain_telemetry::profile::Doing;
 use dtrain_types::{
     Epoch, Generation, Incarnation, MemberId, Merger, MicroBatch, NodeId, Rank, Step, StepPlan, Trailer,
-    WorldSize, cut_evenly, roots,
+    cut_evenly, roots,
 };
 use std::sync::Arc;
 use std::sync::mpsc::Receiver;
@@ -146,7 +146,7 @@ impl Compute {
                 shared_state::close(self.parts.replica.as_mut());
                 let applied = self.has_state.then(|| self.parts.replica.applied());
                 if let Some(record) = self.agenda.handle_left(applied) {
-                    let info = settle(self.parts.replica.as_mut()).map_err(engine)?;
+                    let info = kept_state::settle(self.parts.replica.as_mut()).map_err(engine)?;
                     self.news.step(told(record, &info), AfterStep::Pause);
                 }
                 self.news.tell(News::Left(Left { generation, applied, bootstrap }));
@@ -201,12 +201,7 @@ impl Compute {
         );
         let loader = Loader::reading_ahead(feed, share, workers, group as usize).map_err(data)?;
         self.profiler.reserve(share.range.len() as usize);
-        let replica = self.parts.replica.as_mut();
-        let holder = match (replica.sharing().is_some(), replica.sharding().is_some()) {
-            (true, _) => StateHolder::Host,
-            (_, true) => StateHolder::Shards,
-            _ => StateHolder::Rank,
-        };
+        let holder = kept_state::holder(self.parts.replica.as_mut());
         self.agenda.begin(holder, from_step, pending);
         let batches = Batches::of(loader);
         let mut work = Work { plane, batches, step: None, given: None, told: None, compute: self };
@@ -225,7 +220,7 @@ impl Compute {
         self.profiler.write();
         let replica = self.parts.replica.as_mut();
         let device_peak = replica.keeping().map(|keeper| keeper.peak_memory());
-        let (digest, state_digest) = digests(plane, replica)?;
+        let (digest, state_digest) = kept_state::digests(plane, replica)?;
         let finished = Finished { device_peak, step: replica.applied(), digest, state_digest };
         self.news.tell(News::Finished(self.generation, finished));
         Ok(())
@@ -354,13 +349,7 @@ impl Work<'_> {
                 compute.controls.set_activity(Activity::Reducing);
                 compute.agenda.handle_measured(record);
                 let replica = compute.parts.replica.as_mut();
-                match plane.shards.is_some() {
-                    true => Ok(sharded_state::measure(plane, replica, step, &trailer).map_err(engine)?),
-                    false => {
-                        shared_state::measure(plane, replica, step, &trailer);
-                        Ok(())
-                    }
-                }
+                Ok(kept_state::measure(plane, replica, step, &trailer).map_err(engine)?)
             }
             Task::Agree(_) => {
                 let waited = sharded_state::agree(&mut self.plane, self.compute.parts.replica.as_mut())?;
@@ -373,13 +362,10 @@ impl Work<'_> {
                 Ok(())
             }
             Task::UpdateShare(step) => {
-                let settled = settle(self.compute.parts.replica.as_mut());
+                let settled = kept_state::settle(self.compute.parts.replica.as_mut());
                 self.settled(step, settled)?;
                 let replica = self.compute.parts.replica.as_mut();
-                match self.plane.shards.is_some() {
-                    true => Ok(sharded_state::update(replica).map_err(engine)?),
-                    false => shared_state::update_share(&mut self.plane, replica),
-                }
+                kept_state::update_share(&mut self.plane, replica)
             }
             Task::Gather(_) => {
                 let waited = sharded_state::gather(&mut self.plane, self.compute.parts.replica.as_mut())?;
@@ -387,11 +373,7 @@ impl Work<'_> {
                 Ok(())
             }
             Task::Commit(step) => {
-                let replica = self.compute.parts.replica.as_mut();
-                match self.plane.shards.is_some() {
-                    true => sharded_state::commit(replica, step),
-                    false => shared_state::commit(replica, step),
-                }
+                kept_state::commit(self.compute.parts.replica.as_mut(), step);
                 self.committed();
                 Ok(())
             }
@@ -477,7 +459,7 @@ impl Work<'_> {
     fn verify(&mut self, step: Step) -> Result<(), Broke> {
         let Compute { parts, profiler, news, generation, .. } = &mut *self.compute;
         profiler.skip();
-        let digest = state_digest(&mut self.plane, parts.replica.as_mut())?;
+        let digest = kept_state::state_digest(&mut self.plane, parts.replica.as_mut())?;
         news.tell(News::Verified(*generation, step, digest));
         profiler.lap(Doing::Verify);
         Ok(())
@@ -489,18 +471,11 @@ impl Work<'_> {
         let id = CheckpointId { generation, step };
         let Compute { parts, profiler, agenda, saver, specs, .. } = &mut *self.compute;
         let (plane, replica) = (&mut self.plane, parts.replica.as_mut());
-        let tensors = match plane.shards.is_some() {
-            true => sharded_whole::tensors(plane, specs),
-            false => tensors(plane, specs),
-        };
+        let tensors = kept_state::tensors(plane, replica, specs);
         let mut draft = tensors.map(|tensors| saver.begin(id, rank, tensors));
-        // Where ranks hold shards, whoever writes nothing still gives what it holds.
-        if draft.is_some() || plane.shards.is_some() {
-            let filled = match plane.shards.is_some() {
-                true => sharded_whole::fill(plane, replica, specs, draft.as_mut()),
-                false => fill(replica, draft.as_mut()),
-            };
-            match (filled.and_then(|()| digests(plane, replica)), draft) {
+        if draft.is_some() || kept_state::gives_to_others(replica) {
+            let filled = kept_state::fill(plane, replica, specs, draft.as_mut());
+            match (filled.and_then(|()| kept_state::digests(plane, replica)), draft) {
                 (Ok(digests), Some(draft)) => {
                     agenda.handle_checkpoint(id);
                     saver.save(draft, digests);
@@ -546,47 +521,6 @@ impl Work<'_> {
         self.compute.news.tell(News::Validated(self.compute.generation, part));
         Ok(())
     }
-}
-
-/// What the update comes to that this rank measured.
-///
-/// *Errors*: as `Replica::update`, all ranks alike.
-fn settle(replica: &mut dyn Replica) -> Result<UpdateInfo, EngineError> {
-    match replica.sharding().is_some() {
-        true => sharded_state::settle(replica),
-        false => shared_state::settle(replica),
-    }
-}
-
-/// The tensors that this rank writes of a state that each rank has all of, if it writes.
-fn tensors(plane: &DataPlane, specs: &[TensorSpec]) -> Option<Vec<usize>> {
-    let writers = &plane.writers;
-    let place = writers.iter().position(|writer| *writer == plane.membership.rank)?;
-    Some(slice_for(Rank(place as u32), WorldSize(writers.len() as u32), specs).collect())
-}
-
-/// Fills what this rank writes of a state that it has all of.
-fn fill(replica: &mut dyn Replica, draft: Option<&mut ShardDraft>) -> Result<(), Broke> {
-    let state = replica.bring_state().map_err(engine)?;
-    if let Some(draft) = draft {
-        Section::ALL.into_iter().for_each(|section| draft.add(section, 0, state.section(section)));
-    }
-    Ok(())
-}
-
-/// The digest of all of the state. Where ranks hold shards, all call it alike.
-fn state_digest(plane: &mut DataPlane, replica: &mut dyn Replica) -> Result<Digest, Broke> {
-    let digest = match plane.shards.is_some() {
-        true => sharded_whole::state_digest(plane, replica)?,
-        false => replica.bring_state().map_err(engine)?.state_digest(),
-    };
-    Ok(Digest(digest))
-}
-
-/// The digests of the state, for people and of all of it. Where ranks hold shards, all call it alike.
-fn digests(plane: &mut DataPlane, replica: &mut dyn Replica) -> Result<(Digest, Digest), Broke> {
-    let digest = Digest(replica.bring_state().map_err(engine)?.digest());
-    Ok((digest, state_digest(plane, replica)?))
 }
 
 /// What is told of a step, with what its update came to.

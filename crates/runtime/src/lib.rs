@@ -22,6 +22,7 @@ mod gradient_slot;
 mod gradients;
 mod journal;
 mod keeper;
+mod kept_state;
 mod link;
 mod mail;
 mod metric;

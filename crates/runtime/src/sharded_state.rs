@@ -3,8 +3,8 @@
 //! The order of the parts is the agenda's. Parameters are whole on every rank; what a rank has of them beyond its shards is a copy of what others hold,
 //! brought anew at the beginning of every generation. This file does not know why ranks hold what they hold.
 
-use crate::broke::{Broke, engine, off};
-use crate::data_plane::DataPlane;
+use crate::broke::{Broke, engine};
+use crate::data_plane::{DataPlane, move_floats};
 use dtrain_collective::{Narrow, Op, Take};
 use dtrain_engine::{
     EngineError, Keeping, Lies, Piece, ReducedSum, Replica, Section, Sharding, UpdateInfo, UpdateShare,
@@ -12,7 +12,7 @@ use dtrain_engine::{
 };
 use dtrain_protocol::Failure;
 use dtrain_types::{Holders, Holding, NodeId, Rank, Step, Trailer};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Makes the update that this rank measured and left, if the state to go on with has it; tells whether.
 ///
@@ -55,9 +55,8 @@ pub fn share_out(
             let slot = &mut plane.backend.arena().lease(0)[..len];
             sharding(replica).read(*section, elements.start, slot).map_err(engine)?;
         }
-        plane.sequence.0 += 1;
-        plane.backend.start(plane.sequence, &Op::Copy { sources: &[*source], targets, len }).map_err(off)?;
-        plane.backend.finish(plane.sequence).map_err(off)?;
+        let copy = Op::Copy { sources: &[*source], targets, len };
+        move_floats(plane.backend.as_mut(), &mut plane.sequence, &copy)?;
         if targets.contains(&rank) {
             let slot = &plane.backend.arena().lease(0)[..len];
             match piece.is_of_moments() {
@@ -143,11 +142,8 @@ pub fn agree(plane: &mut DataPlane, replica: &mut dyn Replica) -> Result<Duratio
         false => Words::Home(&mut plane.backend.arena().lease(0)[own]),
     };
     sharding(replica).tell(told).map_err(engine)?;
-    let begun = Instant::now();
-    plane.sequence.0 += 1;
-    plane.backend.start(plane.sequence, &Op::AllGather { cuts: Some(cuts), take: Take::All }).map_err(off)?;
-    plane.backend.finish(plane.sequence).map_err(off)?;
-    let waited = begun.elapsed();
+    let gather = Op::AllGather { cuts: Some(cuts), take: Take::All };
+    let waited = move_floats(plane.backend.as_mut(), &mut plane.sequence, &gather)?;
     let heard = match kept {
         true => Words::Kept(all),
         false => Words::Home(&mut plane.backend.arena().lease(0)[all]),
@@ -215,12 +211,8 @@ fn keeper(replica: &mut dyn Replica) -> &mut dyn Keeping {
 /// Brings to each rank what it does not hold of what the owners have in slot 0; tells how long it waited.
 fn gather_rest(plane: &mut DataPlane) -> Result<Duration, Broke> {
     let cuts = &plane.shards.as_ref().expect(SHARDED).cuts;
-    let begun = Instant::now();
-    plane.sequence.0 += 1;
-    let op = Op::AllGather { cuts: Some(cuts), take: Take::Rest };
-    plane.backend.start(plane.sequence, &op).map_err(off)?;
-    plane.backend.finish(plane.sequence).map_err(off)?;
-    Ok(begun.elapsed())
+    let gather = Op::AllGather { cuts: Some(cuts), take: Take::Rest };
+    move_floats(plane.backend.as_mut(), &mut plane.sequence, &gather)
 }
 
 /// Turns to the state after this update.

@@ -3,8 +3,8 @@
 //! Nobody has all of it. A group of bytes is hashed by whoever owns all of it, and what it comes to goes to all; where owners meet in a group, its
 //! elements go to all. A tensor is written by the rank that owns most of it, which gets the rest of it. This file does not know who holds what.
 
-use crate::broke::{Broke, engine, off};
-use crate::data_plane::DataPlane;
+use crate::broke::{Broke, engine};
+use crate::data_plane::{DataPlane, move_floats};
 use crate::saver::ShardDraft;
 use crate::sharded_state::{SHARDED, sharding};
 use dtrain_checkpoint::TensorSpec;
@@ -42,8 +42,9 @@ impl Item {
     }
 }
 
-fn is_held(section: Section) -> bool {
-    matches!(section, Section::First | Section::Second)
+/// Whether elements lie in one of these runs.
+fn lies_in(runs: &[Range<usize>], elements: &Range<usize>) -> bool {
+    runs.iter().any(|run| run.start <= elements.start && elements.end <= run.end)
 }
 
 /// The runs of elements that these are cut into at the owners' cuts, each with its owner.
@@ -63,14 +64,14 @@ fn by_owner<'a>(
 fn items(tree: &StateTree, cuts: &[usize], slot: usize) -> Vec<Item> {
     let mut items = Vec::new();
     for group in 0..tree.groups() {
-        let held: Vec<_> = tree.elements(group).filter(|(section, _)| is_held(*section)).collect();
+        let held: Vec<_> = tree.elements(group).filter(|(section, _)| section.is_of_moments()).collect();
         let runs = || {
             held.iter()
                 .flat_map(|(section, run)| by_owner(cuts, run).map(|(owner, run)| (owner, *section, run)))
         };
         let Some((owner, ..)) = runs().next() else { continue };
         // What every rank has of a group is hashed by each: else nobody would see that one of them has something else.
-        let is_held_alone = tree.elements(group).all(|(section, _)| is_held(section));
+        let is_held_alone = tree.elements(group).all(|(section, _)| section.is_of_moments());
         if slot >= VALUE && is_held_alone && runs().all(|(other, ..)| other == owner) {
             items.push(Item { owner, what: What::Value(group) });
             continue;
@@ -130,12 +131,8 @@ pub fn state_digest(plane: &mut DataPlane, replica: &mut dyn Replica) -> Result<
                 }
             }
         }
-        plane.sequence.0 += 1;
-        plane
-            .backend
-            .start(plane.sequence, &Op::AllGather { cuts: Some(&cuts), take: Take::All })
-            .map_err(off)?;
-        plane.backend.finish(plane.sequence).map_err(off)?;
+        let gather = Op::AllGather { cuts: Some(&cuts), take: Take::All };
+        move_floats(plane.backend.as_mut(), &mut plane.sequence, &gather)?;
         let mut at = 0;
         for item in now {
             known.note(item, &plane.backend.arena().lease(0)[at..at + item.len()]);
@@ -180,9 +177,8 @@ impl Known {
         let section = section as usize;
         let before = self.elements.range(..=(section, elements.start)).next_back();
         let behind = self.elements.range((section, elements.start + 1)..(section, elements.end));
-        for ((of, from), values) in before.into_iter().chain(behind).filter(|((of, _), _)| *of == section) {
+        for ((_, from), values) in before.into_iter().chain(behind).filter(|((of, _), _)| *of == section) {
             let both = elements.start.max(*from)..elements.end.min(from + values.len());
-            assert_eq!(section, *of, "elements of one section");
             if both.start < both.end {
                 to[both.start - elements.start..both.end - elements.start]
                     .copy_from_slice(&values[both.start - from..both.end - from]);
@@ -196,11 +192,10 @@ impl Known {
     fn compare(&self, tree: &StateTree, replica: &mut dyn Replica, own: &Range<usize>) -> Result<(), Broke> {
         let parameters = replica.about().layout.parameters;
         let holds = sharding(replica).holding().elements(parameters);
-        let lies_in = |all: &Range<usize>, run: &Range<usize>| all.start <= run.start && run.end <= all.end;
         for (group, told) in &self.values {
-            let held = || tree.elements(*group).filter(|(section, _)| is_held(*section));
-            let is_own = held().all(|(_, run)| lies_in(own, &run));
-            let mirrors = held().all(|(_, run)| holds.iter().any(|held| lies_in(held, &run)));
+            let held = || tree.elements(*group).filter(|(section, _)| section.is_of_moments());
+            let is_own = held().all(|(_, run)| lies_in(std::slice::from_ref(own), &run));
+            let mirrors = held().all(|(_, run)| lies_in(&holds, &run));
             if mirrors && !is_own && value(tree, *group, replica, self)? != *told {
                 return Err(differs(held().next().map_or(Section::First, |(section, _)| section)));
             }
@@ -238,9 +233,9 @@ fn value(
     let parameters = replica.about().layout.parameters;
     let holds = sharding(replica).holding().elements(parameters);
     tree.value(group, |section, elements, to| {
-        if !is_held(section) {
+        if !section.is_of_moments() {
             to.copy_from_slice(&replica.bring_state().map_err(engine)?.section(section)[elements]);
-        } else if holds.iter().any(|run| run.start <= elements.start && elements.end <= run.end) {
+        } else if lies_in(&holds, &elements) {
             sharding(replica).read(section, elements.start, to).map_err(engine)?;
         } else {
             known.read(section, &elements, to);
@@ -300,14 +295,14 @@ struct Sent {
 fn sent(plane: &DataPlane, specs: &[TensorSpec]) -> Vec<Sent> {
     let shards = plane.shards.as_ref().expect(SHARDED);
     let mut all: Vec<Sent> = Vec::new();
-    for section in Section::ALL.into_iter().filter(|section| is_held(*section)) {
+    for section in Section::ALL.into_iter().filter(|section| section.is_of_moments()) {
         for spec in specs.iter().filter(|spec| spec.section == section.name()) {
             let writer = writer(spec, &shards.cuts, &plane.writers);
             let len = shards.cuts[shards.cuts.len() - 1];
             let has = shards.holders.holding(writer).elements(len);
             for (owner, run) in by_owner(&shards.cuts, &(spec.offset..spec.end())) {
                 // Whoever mirrors a run has all of what its owner has.
-                if has.iter().any(|it| it.start <= run.start && run.end <= it.end) {
+                if lies_in(&has, &run) {
                     continue;
                 }
                 let owner = Rank(owner as u32);
@@ -338,10 +333,10 @@ pub fn fill(
     let (rank, parameters) = (plane.membership.rank, replica.about().layout.parameters);
     if let Some(draft) = &mut draft {
         let state = replica.bring_state().map_err(engine)?;
-        for section in Section::ALL.into_iter().filter(|section| !is_held(*section)) {
+        for section in Section::ALL.into_iter().filter(|section| !section.is_of_moments()) {
             draft.add(section, 0, state.section(section));
         }
-        for section in Section::ALL.into_iter().filter(|section| is_held(*section)) {
+        for section in Section::ALL.into_iter().filter(|section| section.is_of_moments()) {
             if replica.about().state.lengths()[section as usize] == 0 {
                 continue;
             }
@@ -363,10 +358,8 @@ pub fn fill(
                 let slot = &mut plane.backend.arena().lease(0)[..len];
                 sharding(replica).read(section, piece.start, slot).map_err(engine)?;
             }
-            plane.sequence.0 += 1;
             let copy = Op::Copy { sources: &[owner], targets: &[writer], len };
-            plane.backend.start(plane.sequence, &copy).map_err(off)?;
-            plane.backend.finish(plane.sequence).map_err(off)?;
+            move_floats(plane.backend.as_mut(), &mut plane.sequence, &copy)?;
             if let Some(draft) = draft.as_mut().filter(|_| writer == rank) {
                 draft.add(section, piece.start, &plane.backend.arena().lease(0)[..len]);
             }
@@ -413,7 +406,7 @@ mod tests {
                 match what {
                     What::Value(group) => {
                         told[*group] += 1;
-                        let mut held = tree.elements(*group).filter(|(section, _)| is_held(*section));
+                        let mut held = tree.elements(*group).filter(|(section, _)| section.is_of_moments());
                         assert!(held.all(|(_, run)| cuts[*owner] <= run.start && run.end <= cuts[owner + 1]));
                     }
                     What::Elements(_, run) => {
@@ -427,7 +420,7 @@ mod tests {
             let missing =
                 (0..tree.groups()).filter(own).flat_map(|group| tree.elements(group).collect::<Vec<_>>());
             let missing: usize =
-                missing.filter(|(section, _)| is_held(*section)).map(|(_, run)| run.len()).sum();
+                missing.filter(|(section, _)| section.is_of_moments()).map(|(_, run)| run.len()).sum();
             assert_eq!(elements, missing, "{parameters} parameters, {world} ranks");
             let (mut left, mut rounds) = (&items[..], 0);
             while !left.is_empty() {

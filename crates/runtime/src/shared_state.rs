@@ -3,13 +3,13 @@
 //! No copy travels: a rank that comes later finds the state in memory, and the ranks that lived on never lost it. The order of the parts,
 //! with a barrier between them, is the agenda's. This file does not know where that memory is.
 
-use crate::broke::{Broke, engine, off, told_to_leave};
-use crate::data_plane::DataPlane;
+use crate::broke::{Broke, engine, told_to_leave};
+use crate::data_plane::{DataPlane, move_floats};
 use dtrain_collective::Op;
 use dtrain_engine::{EngineError, Replica, Sharing, UpdateInfo, UpdateShare};
 use dtrain_protocol::{Agenda, Failure, Opening, ResumePoint};
 use dtrain_types::{Step, Trailer};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Gives this rank the state of all.
 ///
@@ -69,11 +69,7 @@ pub fn close(replica: &mut dyn Replica) {
 
 /// *Blocks* until all ranks are here; tells how long that took.
 pub fn meet(plane: &mut DataPlane) -> Result<Duration, Broke> {
-    let begun = Instant::now();
-    plane.sequence.0 += 1;
-    plane.backend.start(plane.sequence, &Op::Barrier).map_err(off)?;
-    plane.backend.finish(plane.sequence).map_err(off)?;
-    Ok(begun.elapsed())
+    move_floats(plane.backend.as_mut(), &mut plane.sequence, &Op::Barrier)
 }
 
 fn sharing(replica: &mut dyn Replica) -> &mut dyn Sharing {

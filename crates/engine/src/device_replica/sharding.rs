@@ -7,7 +7,7 @@ use crate::OwnMemory;
 use crate::error::EngineError;
 use crate::layout::Section;
 use crate::passes::{Divisor, Reduced};
-use crate::sharding::{HELD, Lies, Moments, ReducedSum, Sharding, Words, place_of};
+use crate::sharding::{Lies, Moments, ReducedSum, Sharding, Words, place_of};
 use crate::sharing::UpdateShare;
 use crate::update_info::UpdateInfo;
 use dtrain_types::{Holding, Step};
@@ -88,7 +88,7 @@ impl<D: OwnMemory> Sharding for DeviceReplica<D> {
     }
 
     fn read(&mut self, section: Section, from: usize, to: &mut [f32]) -> Result<(), EngineError> {
-        if !HELD.contains(&section) {
+        if !section.is_of_moments() {
             return self.device.fetch_from(&self.sections[section as usize], from, to);
         }
         let shards = self.shards.as_ref().expect(SHARDED);
@@ -97,7 +97,7 @@ impl<D: OwnMemory> Sharding for DeviceReplica<D> {
     }
 
     fn write(&mut self, section: Section, to: usize, values: &[f32]) -> Result<(), EngineError> {
-        assert!(!HELD.contains(&section), "moments are prepared, and then adopted");
+        assert!(!section.is_of_moments(), "moments are prepared, and then adopted");
         self.device.send_to(values, &mut self.sections[section as usize], to)?;
         self.is_home = false;
         Ok(())
@@ -110,7 +110,7 @@ impl<D: OwnMemory> Sharding for DeviceReplica<D> {
         let mut prepared = Moments::zeros(holding, parameters, there);
         prepared.take_first(&self.host);
         for run in prepared.held().meets(self.shards.as_ref().expect(SHARDED).held()) {
-            for (section, _) in HELD.into_iter().zip(there).filter(|(_, there)| *there) {
+            for (section, _) in Section::MOMENTS.into_iter().zip(there).filter(|(_, there)| *there) {
                 let to = prepared.part_mut(section, run.clone());
                 self.read(section, run.start, to)?;
             }
@@ -123,7 +123,7 @@ impl<D: OwnMemory> Sharding for DeviceReplica<D> {
         let facts = model.update_facts();
         let all = optimizer.runs(model.layout());
         shards.as_mut().expect(SHARDED).hold(device, &moments, &all, &facts)?;
-        HELD.into_iter().for_each(|section| host.empty(section));
+        Section::MOMENTS.into_iter().for_each(|section| host.empty(section));
         host.applied = applied;
         // The scale of the loss is a part of the statistics, which may be others'.
         device.fetch(&sections[Section::Stats as usize], host.section_mut(Section::Stats))?;

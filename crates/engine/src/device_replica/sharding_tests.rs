@@ -148,7 +148,7 @@ impl Peers {
             let state = replica.bring_state().expect("memory of the host");
             assert_eq!(state.common_digest(), whole.common_digest(), "rank {rank}");
             assert_eq!(replica.loss_scale, self.whole.loss_scale);
-            for section in HELD {
+            for section in Section::MOMENTS {
                 let all = whole.section(section);
                 assert!(all.iter().any(|value| *value != 0.0));
                 for run in self.holders.holding(Rank(rank)).elements(all.len()) {
