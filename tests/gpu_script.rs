@@ -269,6 +269,9 @@ fn digests_that_differ_are_a_failure() {
 
 #[test]
 fn when_the_time_is_over_the_rest_is_skipped_and_the_table_is_whole() {
+    if !has_turn(0) {
+        return;
+    }
     let bench = Bench::new();
     for stub in ["bin/python", "pack/dtrain", "pack/kernels", "pack/conformance/all"] {
         bench.stub(stub, HANGS);

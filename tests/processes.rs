@@ -1,6 +1,7 @@
 //! The life and death of rank processes, seen from outside: who is named, how soon, with which exit code, and that
 //! nobody is left behind.
 
+use crate::harness::turn::has_turn;
 use crate::harness::{
     self, Finished, MLP, Running, Signal, audit_is_clean, checkpoint_step, checkpoints, folder, keepers_of,
     lives, ranks_of, signal, signal_group, train, wait_until_gone,
@@ -81,6 +82,9 @@ fn two_ranks_killed_at_once_are_both_reported() {
 
 #[test]
 fn after_a_rank_was_killed_the_run_goes_on_from_its_checkpoint_as_the_hint_says() {
+    if !has_turn(5) {
+        return;
+    }
     let folder = folder();
     let model = format!("{MLP} steps=2000 threads=1 checkpoint.every=50~steps name=a");
     let mut running = Running::start(folder.path(), &format!("{model} {}", brittle(3)));
@@ -332,6 +336,9 @@ fn a_rank_that_runs_out_of_memory_is_named_with_its_last_words() {
 /// A rank that dies while it writes its shard leaves no checkpoint, and the one before it stays.
 #[test]
 fn a_rank_that_dies_in_the_middle_of_a_checkpoint_costs_that_checkpoint_only() {
+    if !has_turn(1) {
+        return;
+    }
     let folder = folder();
     let run_path = folder.path().join("runs/a");
     let model = format!("{MLP} steps=2000 threads=1 checkpoint.every=100~steps name=a");

@@ -188,6 +188,9 @@ fn a_run_that_is_complete_says_so_and_computes_nothing() {
 
 #[test]
 fn with_resume_auto_one_command_line_begins_goes_on_and_finds_the_run_complete() {
+    if !has_turn(2) {
+        return;
+    }
     let folder = folder();
     let command = format!("{MLP} steps=3000 checkpoint.every=50~steps threads=1 name=a resume=auto");
     let mut running = Running::start(folder.path(), &format!("{command} ranks=2"));
@@ -211,6 +214,9 @@ fn with_resume_auto_one_command_line_begins_goes_on_and_finds_the_run_complete()
 
 #[test]
 fn a_run_killed_before_its_first_checkpoint_starts_again_with_auto_and_is_refused_without() {
+    if !has_turn(2) {
+        return;
+    }
     let folder = folder();
     let command = format!("{MLP} steps=3000 checkpoint.every=none ranks=2 threads=1 name=a");
     let mut running = Running::start(folder.path(), &command);
@@ -262,6 +268,9 @@ fn a_key_that_changes_the_bits_is_refused_and_named_with_the_way_out() {
 
 #[test]
 fn keys_that_leave_the_bits_alone_may_change_at_each_resume() {
+    if !has_turn(5) {
+        return;
+    }
     let (folder, run, whole) = finished_run();
     for changed in [
         "ranks=1",

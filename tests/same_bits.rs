@@ -1,6 +1,7 @@
 //! Promise P1: the final parameters are the same bits for every world size, in threads and in processes, for any
 //! number of compute threads and loader workers, for every instruction set, and after a kill and a resume.
 
+use crate::harness::turn::has_turn;
 use crate::harness::{
     CNN, CNN1D, CNN3D, Finished, GPT, MLP, Running, Signal, TOKENS, audit_is_clean, checkpoints, folder,
     signal, train, write_table, write_tokens,
@@ -219,6 +220,9 @@ fn a_gpt_killed_and_resumed_on_other_ranks_has_the_bits_of_an_undisturbed_run() 
 
 #[test]
 fn an_mlp_terminated_and_resumed_on_other_ranks_has_the_bits_of_an_undisturbed_run() {
+    if !has_turn(5) {
+        return;
+    }
     stopped_and_resumed(&format!("{MLP} steps=2000"), 100, &Stop::Terminate);
 }
 
@@ -244,6 +248,9 @@ fn manifest(run: &Path) -> Value {
 
 #[test]
 fn a_ring_reaches_the_same_loss_and_says_that_its_bits_depend_on_the_world_size() {
+    if !has_turn(0) {
+        return;
+    }
     for (name, model, length) in MODELS {
         let folder = folder();
         let exact = train(folder.path(), &format!("{model} {length} ranks=2 threads=1 name=exact"));
@@ -271,6 +278,9 @@ fn a_ring_reaches_the_same_loss_and_says_that_its_bits_depend_on_the_world_size(
 
 #[test]
 fn sums_rounded_to_bf16_have_the_same_bits_on_every_world_size_and_in_every_group() {
+    if !has_turn(3) {
+        return;
+    }
     // Of the MLP more than an epoch, so that its short last step is among them. Micro-batches of so many rows are taken one by
     // one, so that ranks merge them outside of a group.
     let large = format!("{MLP} global_batch=1437 micro_batch=520");

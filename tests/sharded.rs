@@ -98,6 +98,9 @@ fn a_run_in_shards_begins_with_the_parameters_of_a_file_as_any_other() {
 
 #[test]
 fn whichever_rank_is_killed_at_whatever_moment_no_step_is_lost_and_its_shards_have_two_holders_again() {
+    if !has_turn(0) {
+        return;
+    }
     let (seed, kills) = (seed(), 8);
     println!("DTRAIN_TEST_SEED={seed} repeats this");
     let mut rng = Rng(seed);
@@ -174,6 +177,9 @@ fn hosts_of_which_one_is_lost_with_all_its_ranks_go_on_with_what_their_mirrors_h
 
 #[test]
 fn a_shard_whose_holders_are_all_lost_is_that_of_the_newest_checkpoint_and_the_report_says_why() {
+    if !has_turn(4) {
+        return;
+    }
     let model = format!("{WIDE} steps=400 checkpoint.every=50~steps");
     let folder = folder();
     let words = format!("{model} {SHARDED} ranks=3 redundancy=1 name=risky");

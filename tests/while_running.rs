@@ -1,6 +1,7 @@
 //! What can go wrong while a run goes on, and that it costs as little as it may: a full disk, a damaged checkpoint, a
 //! loss that is not finite, a second supervisor, a folder that is taken away.
 
+use crate::harness::turn::has_turn;
 use crate::harness::{
     Finished, MLP, Running, Signal, audit_is_clean, checkpoint_step, checkpoints, dtrain, folder, output,
     signal, train,
@@ -199,6 +200,9 @@ fn write_table(path: &Path, bad: &str) {
 /// A loss that is not finite, and a gradient that is not while its loss is: in one step and one micro-batch of a run.
 #[test]
 fn what_is_not_finite_is_named_by_step_and_micro_batch_and_nobody_commits_it() {
+    if !has_turn(2) {
+        return;
+    }
     let folder = folder();
     let table = "data.kind=csv data.path=table.csv data.normalize=none data.val_split=0 checkpoint.best=none \
                  model.kind=mlp model.hidden=[64] global_batch=10 micro_batch=3 epochs=3 checkpoint.every=1~steps \
@@ -294,6 +298,9 @@ fn a_second_supervisor_in_the_folder_of_a_run_is_refused_and_changes_nothing() {
 /// The files of a run are its memory. Without them it still trains, and says that it can write no checkpoint.
 #[test]
 fn a_run_whose_folder_is_taken_away_says_so_and_trains_on() {
+    if !has_turn(0) {
+        return;
+    }
     let folder = folder();
     let model = format!("{MLP} steps=3000 threads=1");
     let run = folder.path().join("runs/a");

@@ -4,6 +4,7 @@
 use super::job::FAMILY;
 use crate::harness::hosts::free_port;
 use crate::harness::network::{Network, Weather};
+use crate::harness::turn::has_turn;
 use crate::harness::{Signal, children, dtrain, said, signal, stop, wait_until_gone};
 use std::fs;
 use std::path::PathBuf;
@@ -200,6 +201,9 @@ fn a_used_up_budget_ends_all_hosts_with_the_first_cause_and_nothing_lives_on() {
 
 #[test]
 fn ranks_launchers_and_hosts_that_are_killed_are_waited_for_and_all_start_again() {
+    if !has_turn(4) {
+        return;
+    }
     let network = match Network::build(3, Weather { delay: Duration::ZERO, one_in: u64::MAX, seed: 1 }) {
         Ok(network) => network,
         Err(why) => return eprintln!("skipped: network namespaces cannot be had here ({why})"),
