@@ -26,3 +26,10 @@ fn small_large_and_lonely_clusters_break_nothing() {
         swept(Settings { ranks, nodes, steps, ..Settings::of(50_000) }, 60);
     }
 }
+
+/// Seeds of wider sweeps that once broke something, each with what it was.
+#[test]
+fn seeds_that_once_broke_something_break_nothing_any_more() {
+    // A supervisor that stood still, in a run that was asked to end meanwhile, did not wait for a host that had to call it again.
+    swept(Settings::of(209_784), 1);
+}

@@ -52,7 +52,7 @@ impl Supervisor {
             Phase::Join if self.awaits_reservation() => self.beat_at,
             Phase::Join => self.since + self.config.join_timeout,
             Phase::Form | Phase::Sync | Phase::Run => self.standstill().unwrap_or(self.beat_at),
-            Phase::Finish | Phase::Stop if self.any_to_kill() => self.since + self.config.timeouts.detect,
+            Phase::Finish | Phase::Stop if self.any_to_kill() => self.leave_by(),
             // A manifest that is still being written holds up the end: its answer is the next input, not a time.
             Phase::Finish | Phase::Stop if self.checkpoints.is_writing() => self.beat_at,
             Phase::Finish | Phase::Stop => self.given_up(),
@@ -71,7 +71,13 @@ impl Supervisor {
 
     /// When those that were told to leave, and then killed, are waited for no longer.
     pub(super) fn given_up(&self) -> Instant {
-        self.since + self.config.timeouts.detect + self.config.timeouts.late
+        self.leave_by() + self.config.timeouts.late
+    }
+
+    /// When those that were told to leave, and are still there, are killed. Hosts that have to call again after we stood still ourselves
+    /// could not hear it before.
+    fn leave_by(&self) -> Instant {
+        (self.since + self.config.timeouts.detect).max(self.forgiven)
     }
 
     /// Our own process stood still, if a beat is long overdue: silence and standstill since then prove nothing about others. What
@@ -200,7 +206,7 @@ impl Supervisor {
     /// Ends those that were told to leave and did not.
     fn see_off(&mut self, now: Instant, effects: &mut Vec<SupervisorEffect>) {
         let times = self.config.timeouts;
-        if now < self.since + times.detect {
+        if now < self.leave_by() {
             return;
         }
         let late: Vec<MemberId> = self.late().collect();
