@@ -1,6 +1,6 @@
 //! The sweep as part of every test run: fixed seeds, so that a change of the protocol that breaks one is seen at once.
 
-use dtrain_sim::{Settings, simulate};
+use dtrain_sim::{DataPlane, Settings, simulate};
 use dtrain_simulations::{Limit, Sweep, sweep};
 
 fn swept(settings: Settings, seeds: u64) {
@@ -32,4 +32,6 @@ fn small_large_and_lonely_clusters_break_nothing() {
 fn seeds_that_once_broke_something_break_nothing_any_more() {
     // A supervisor that stood still, in a run that was asked to end meanwhile, did not wait for a host that had to call it again.
     swept(Settings::of(209_784), 1);
+    // Of ranks that all waited in a collective the supervisor took another one than the one that had hung until a moment before.
+    swept(Settings { plane: DataPlane::Shards, ..Settings::of(403_555) }, 1);
 }

@@ -83,11 +83,13 @@ impl World {
         quiet == 0 || self.now >= quiet + ANSWERS || self.answered.contains(&life)
     }
 
-    /// Whether one of those whom the supervisor could not tell apart is the one that hangs: of members that all wait inside a collective
-    /// it takes the first.
+    /// Whether one of those whom the supervisor could not tell apart is the one that hangs, or hung so lately that what it did since is still
+    /// on its way: of members that all wait inside a collective the supervisor takes the first.
     pub(super) fn one_hangs_of(&self, suspects: &[MemberId]) -> bool {
-        let hangs =
-            |process: &Process| process.hang.until > self.now && suspects.contains(&process.life.member);
+        let hangs = |process: &Process| {
+            let hung = process.hang.until > 0 && self.now < process.hang.until + ANSWERS;
+            hung && suspects.contains(&process.life.member)
+        };
         self.processes.iter().flatten().any(|process| hangs(process))
     }
 
