@@ -253,7 +253,7 @@ impl Plan {
     /// *Errors*: a model that does not fit the data, an instruction set that this CPU lacks, a file of parameters
     /// that does not fit the model.
     pub fn replica(&self) -> Result<ModelReplica<Cpu>, CliError> {
-        self.replica_in_groups(self.batches.micro_batches(), self.blocks()[0], ModelReplica::new)
+        self.replica_in_groups(self.most_at_once(), self.blocks()[0], ModelReplica::new)
     }
 
     /// The same to be asked for shapes, without its first parameters, and with the memory that a rank on these devices takes: GPUs
@@ -273,8 +273,7 @@ impl Plan {
 
     fn stages_as_on(&self, chosen: &Chosen) -> Result<ModelReplica<Cpu>, CliError> {
         if let Chosen::Cpu { .. } = chosen {
-            let groups = self.batches.micro_batches();
-            return self.replica_in_groups(groups, self.blocks()[0], ModelReplica::blank);
+            return self.replica_in_groups(self.most_at_once(), self.blocks()[0], ModelReplica::blank);
         }
         let replica = self.replica_in_groups(1, self.blocks()[0], ModelReplica::blank)?;
         match chosen.has_room(&self.config, self.memory(&replica, chosen).total()) {
@@ -283,6 +282,11 @@ impl Plan {
             Err(_) if self.config.oom == Oom::Shrink || self.shares_out_elsewhere() => Ok(replica),
             Err(problem) => Err(problem.into()),
         }
+    }
+
+    /// How many micro-batches a rank on cores computes at once, at most: one, where the next is another rank's.
+    fn most_at_once(&self) -> u32 {
+        if self.in_rounds() { 1 } else { self.batches.micro_batches() }
     }
 
     /// The ways in which the blocks of the model may be computed, from the one that is tried first.
@@ -298,7 +302,7 @@ impl Plan {
     ///
     /// *Errors*: as [`Plan::replica`].
     pub fn planned_on_cores(&self) -> Result<About, CliError> {
-        let (_, model) = self.model_in_groups(self.batches.micro_batches(), self.blocks()[0])?;
+        let (_, model) = self.model_in_groups(self.most_at_once(), self.blocks()[0])?;
         let about = ModelReplica::planned(&model, &self.optimizer());
         self.check_rows(&about)?;
         Ok(about)
@@ -381,7 +385,10 @@ impl Plan {
             clip_norm: optimizer.clip_norm,
             ema: self.config.ema,
             updates_before: optimizer.updates_before,
-            keeps: if self.config.world.redundancy.is_some() { Keeps::Shards } else { Keeps::All },
+            keeps: match self.config.world.redundancy {
+                Some(_) => Keeps::Shards(self.config.world.shard),
+                None => Keeps::All,
+            },
             schedule: self.learning_rate(&self.config),
         }
     }

@@ -431,7 +431,7 @@ impl Session {
     fn geometry(&self) -> Geometry {
         // Ranges are cut anew with every generation: there must be room for any.
         let (micro_batches, mode) = (self.plan.batches.micro_batches(), self.plan.config.reduce);
-        Geometry::bound(self.replica.about().gradient_len(), micro_batches, mode)
+        Geometry::bound(self.replica.about().slot_len(micro_batches), micro_batches, mode)
     }
 
     /// Ranks that a keeper holds, with the memory that they share.

@@ -268,8 +268,9 @@ fn host_plan(
     run.yaml = config.to_yaml();
     run.gpus = chosen.cuda();
     let ranks = config.world.ranks;
-    let geometry =
-        Geometry::bound(replica.about().gradient_len(), plan.batches.micro_batches(), plan.config.reduce);
+    let micro_batches = plan.batches.micro_batches();
+    let slot = replica.about().slot_len(micro_batches);
+    let geometry = Geometry::bound(slot, micro_batches, plan.config.reduce);
     let memory = |problem| CliError::failed(problem).hint("fewer ranks or a smaller model need less memory");
     let (backend, _) = ChosenBackend::choose(&config, HostCount::Several, chosen.cuda().as_ref())?;
     let arena = match &backend {

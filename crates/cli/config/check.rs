@@ -14,7 +14,7 @@ use super::{Config, Wire};
 use dtrain_data::{Augment, FileGroup};
 use dtrain_protocol::TimeoutsError;
 use dtrain_runtime::{EpochMetric, Measured, NotMeasured, Patience, Quantity};
-use dtrain_types::{Reduce, counted};
+use dtrain_types::{Reduce, ShardLevel, counted};
 
 /// What the checks need to know about an opened data set.
 #[derive(Clone, Debug, PartialEq)]
@@ -217,6 +217,15 @@ fn sharded(config: &Config, problems: &mut Vec<Problem>) {
             "the ranks of a ring differ in their last bits, so that none can mirror another one",
         );
         problems.push(problem.hint("write reduce=exact, or state=replicated"));
+    }
+    let level = config.world.shard;
+    if level == ShardLevel::Parameters {
+        let problem = config.problem("shard", "parameters are whole on every rank so far");
+        problems.push(problem.hint("write shard=gradients, or shard=optimizer"));
+    }
+    if level >= ShardLevel::Gradients && matches!(config.model, Model::Torch) {
+        let problem = config.problem("shard", "a program's own passes give a gradient as a whole");
+        problems.push(problem.hint("write shard=optimizer"));
     }
     if !config.optimizer.rule.in_shares() {
         let problem = config

@@ -13,6 +13,7 @@ use super::value::{ANY, BELOW_ONE, FRACTION, NOT_NEGATIVE, POSITIVE, Type};
 use super::{LrScaling, Precision, Reduce, Wire};
 use Mark::{Bits, Free};
 use dtrain_engine::{AdjustLr, NewtonSchulz};
+use dtrain_types::ShardLevel;
 
 /// Whether a key can change the bits of the final state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -388,6 +389,7 @@ pub static KEYS: &[Key] = &[
         "wait this long for a supervisor that stands still, then ranks end; auto: 60s on one host, 10m on several"),
     Key::new("standby", Type::Choice(&["off", "on"]), "on", Free, "on: where the host that leads is lost, another one that sees the run's folder leads; no effect on one host, nor with reduce=ring"),
     Key::new("state", Type::Choice(&["auto", "replicated", "sharded"]), "auto", Free, "sharded: each rank keeps the optimizer state of some shards alone, and the bits stay the same; auto: where the GPUs of this host have no room for whole states; on the CPU it is for ranks of several hosts"),
+    Key::new("shard", Type::Choice(ShardLevel::NAMES), "optimizer", Free, "with state=sharded, of what each rank keeps its shards alone: optimizer: the optimizer's state; gradients: those too, which travel in windows while they are computed; CPU ranks of models made of stages only"),
     Key::new("redundancy", Type::Either(&[AUTO, Type::Int(1, 64)]), "auto", Free, "how many ranks keep each shard: so many may be lost but one; auto: 2, or 1 where there is one rank; no effect where each keeps all"),
     Key::new("verify", WHOLE, "0", Free, "compare the state digests of all ranks every N steps; 0: at copies and checkpoints only"),
     Key::new("balance", Type::Choice(&["off", "on"]), "off", Free, "on: a rank that is slower gets fewer micro-batches; the bits stay the same"),

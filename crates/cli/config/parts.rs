@@ -10,6 +10,7 @@ use super::resolve::Resolved;
 use super::value::{Length, Value};
 use dtrain_engine::{Adam, AdjustLr, Grouping, Muon, NewtonSchulz};
 use dtrain_protocol::{Timeouts, TimeoutsError};
+use dtrain_types::ShardLevel;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -429,6 +430,8 @@ pub struct World {
     pub standby: bool,
     /// How many ranks keep each shard of the state, where they share it out.
     pub redundancy: Option<Redundancy>,
+    /// What else they share out, then.
+    pub shard: ShardLevel,
     /// Compare digests every so many steps; 0 is at copies and checkpoints only.
     pub verify: u32,
     /// Whether ranges follow the speed of the ranks.
@@ -459,6 +462,7 @@ impl World {
                 Some(Value::Int(count)) => Redundancy::Of(*count as u32),
                 _ => Redundancy::Auto,
             }),
+            shard: choice(r, "shard", ShardLevel::from_name),
             verify: r.count("verify"),
             balance: r.word("balance") == "on",
             trusted_network: r.flag("trusted_network"),

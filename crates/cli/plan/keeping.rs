@@ -7,8 +7,9 @@ use super::Plan;
 use crate::config::{Config, Problem, Reduce, Redundancy};
 use crate::error::CliError;
 use crate::gpus::Chosen;
-use dtrain_engine::{About, MemoryTable, ModelReplica};
-use dtrain_types::{Bytes, Holders, Holding, NodeId, Rank};
+use dtrain_collective::without;
+use dtrain_engine::{About, MemoryTable, ModelReplica, UpdateShare, needed};
+use dtrain_types::{Bytes, Holders, Holding, NodeId, Rank, ShardLevel};
 use std::ops::Range;
 
 impl Plan {
@@ -53,11 +54,28 @@ impl Plan {
         world.redundancy.map(Redundancy::count).map(|redundancy| Holders::new(&nodes, redundancy))
     }
 
+    /// Whether nobody has all of a gradient, so that ranks compute a step in rounds.
+    pub(super) fn in_rounds(&self) -> bool {
+        self.config.world.redundancy.is_some() && self.config.world.shard >= ShardLevel::Gradients
+    }
+
     /// How many elements of the parameters a rank holds, where ranks hold shards: as many as the one with most.
     fn held(&self, parameters: usize) -> Option<usize> {
         let holders = self.holders()?;
         let of = |rank| holders.holding(Rank(rank)).elements(parameters).iter().map(Range::len).sum();
         (0..self.config.world.ranks).map(of).max()
+    }
+
+    /// How many elements of the parameters a rank holds or looks at: as many as the one with most.
+    fn looked_at(&self, about: &About) -> usize {
+        let (ranks, parameters) = (self.config.world.ranks, about.layout.parameters);
+        let Some(holders) = self.holders() else { return 0 };
+        let of = |rank: u32| {
+            let share = UpdateShare { index: rank as usize, of: ranks as usize };
+            let needed = needed(&holders.holding(Rank(rank)), share, parameters, parameters);
+            without(&needed, &[]).iter().map(Range::len).sum()
+        };
+        (0..ranks).map(of).max().unwrap_or(0)
     }
 
     /// Whether the ranks that hold the other shards are all on other hosts: how many they are is not known.
@@ -83,7 +101,19 @@ impl Plan {
         if let Some((what, size)) = memory.rows.iter_mut().find(|(what, _)| *what == "optimizer state") {
             (*what, *size) = ("optimizer state of shards", part(about.state.moments * held));
         }
-        memory.rows.push(("gradient of shards", part(held + about.state.stats)));
+        let Some(windows) = &about.windows else {
+            memory.rows.push(("gradient of shards", part(held + about.state.stats)));
+            return memory;
+        };
+        let micro_batches = self.batches.micro_batches();
+        if let Some((what, size)) = memory.rows.iter_mut().find(|(what, _)| *what == "one gradient buffer") {
+            (*what, *size) =
+                ("windows of a gradient", part(windows.memory() + about.slot_len(micro_batches)));
+        }
+        // Sums of micro-batches wait for one another, and a rank looks at a little more than it holds.
+        let sums =
+            dtrain_runtime::folding_buffers(micro_batches) * (self.looked_at(about) + about.state.stats);
+        memory.rows.push(("gradient of shards", part(sums)));
         memory
     }
 

@@ -199,6 +199,13 @@ impl Plan {
             _ if matches!(self.config.optimizer.rule, Rule::Muon(_)) => {
                 ("optimizer.kind", "muon has updates that GPUs lack kernels for".to_owned())
             }
+            _ if self.in_rounds() => {
+                let level = self.config.world.shard.name();
+                (
+                    "shard",
+                    format!("with shard={level} gradients travel in windows, which GPUs do not have yet"),
+                )
+            }
             _ if !self.opened.train.mix().is_none() => {
                 ("data.augment", "mixup and cutmix have a loss that GPUs lack a kernel for".to_owned())
             }

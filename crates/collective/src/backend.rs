@@ -30,8 +30,9 @@ pub trait Backend: Send {
         self.arena().lease(0)
     }
 
-    /// Says what ranks need of sums, and what they have in an all-gather of the rest ([`Take::Rest`](crate::Take::Rest)): from now on the rest of
-    /// slot 0 is undefined after a sum, and need not travel. The same on all ranks; before the first sum. It may be ignored.
+    /// Says what ranks need of sums and of what is gathered ([`Take::Needed`](crate::Take::Needed)), and what they have in an all-gather of the
+    /// rest ([`Take::Rest`](crate::Take::Rest)): from now on the rest of slot 0 is undefined after a sum, and need not travel. The same on all
+    /// ranks, between collectives; for sums before the first one. It may be ignored.
     fn narrow(&mut self, narrow: &Narrow) {
         let _ = narrow;
     }

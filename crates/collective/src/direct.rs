@@ -214,6 +214,7 @@ impl Direct {
         self.parts.assign(|owner| moves(owner).gives);
         let lacks: fn(&Narrow, usize, &Range<usize>) -> bool = match take {
             Take::Rest => |narrow, rank, elements| !narrow.is_there(rank, elements),
+            Take::Needed => Narrow::is_needed,
             Take::All => |_, _, _| true,
         };
         self.expect(|rank| moves(rank).takes, lacks);

@@ -178,8 +178,7 @@ impl<A: Slots> RankMachine<A> {
         let Some((count, trailers)) = op.reduction() else {
             let len = self.arena.geometry().len;
             let moves = |rank| op.moves(rank, world.0 as usize, len).expect("it is no reduction");
-            let take = if op.takes_rest() { Take::Rest } else { Take::All };
-            return self.start_moves(seq, (op.kind(), op.operand()), take, moves);
+            return self.start_moves(seq, (op.kind(), op.operand()), op.take(), moves);
         };
         let rank = self.plans.membership().rank.index();
         let own = self.plans.get(count).leaves_of(rank).len();

@@ -3,13 +3,14 @@
 //! It does not know why they need it, nor who sends what.
 
 use std::ops::Range;
+use std::sync::Arc;
 
-/// What each rank needs and has of slot 0.
+/// What each rank needs and has of slot 0. To copy it costs nothing.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Narrow {
     /// By rank, in runs that rise.
-    needs: Vec<Vec<Range<usize>>>,
-    has: Vec<Vec<Range<usize>>>,
+    needs: Arc<[Vec<Range<usize>>]>,
+    has: Arc<[Vec<Range<usize>>]>,
 }
 
 impl Narrow {
@@ -17,12 +18,9 @@ impl Narrow {
     /// ([`Take::Rest`](crate::Take::Rest)), its own part among them.
     #[must_use]
     pub fn new(ranks: impl IntoIterator<Item = [Vec<Range<usize>>; 2]>) -> Self {
-        let mut narrow = Self::default();
-        for [needs, has] in ranks {
-            narrow.needs.push(merged(needs.iter()));
-            narrow.has.push(merged(has.iter()));
-        }
-        narrow
+        let of = |[needs, has]: [Vec<Range<usize>>; 2]| (merged(needs.iter()), merged(has.iter()));
+        let (needs, has): (Vec<_>, Vec<_>) = ranks.into_iter().map(of).unzip();
+        Self { needs: needs.into(), has: has.into() }
     }
 
     /// What a rank has already, in runs that rise.
@@ -55,7 +53,7 @@ impl Narrow {
             needs.push(merged(self.needs[group.clone()].iter().flatten()));
             has.push(merged(self.has[group.clone()].iter().flatten()));
         }
-        Self { needs, has }
+        Self { needs: needs.into(), has: has.into() }
     }
 }
 
@@ -113,6 +111,6 @@ mod tests {
         }
         let both = narrow.together([&(0..2)]);
         assert!(both.is_there(0, &(0..20)) && !both.is_there(0, &(0..21)));
-        assert_eq!(both.needs, [[10..20, 30..40]]);
+        assert_eq!(*both.needs, [[10..20, 30..40]]);
     }
 }

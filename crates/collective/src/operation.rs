@@ -72,6 +72,9 @@ pub enum Take {
     /// What they lack: what each has already, its own part among it, lies in its slot 0, as [`Backend::narrow`](crate::Backend::narrow) said.
     /// All of it, where nothing was said.
     Rest,
+    /// What each needs of what the others give, as [`Backend::narrow`](crate::Backend::narrow) said; what it does not need is undefined in its
+    /// slot 0, but for its own part. All of it, where nothing was said.
+    Needed,
 }
 
 dtrain_types::words!(
@@ -127,16 +130,19 @@ impl Op<'_> {
                 hash(sources.chain([u32::MAX]).chain(targets.iter().map(|rank| rank.0)).chain([*len as u32]))
             }
             Op::AllGather { cuts: Some(cuts), take } => {
-                hash(cuts.iter().map(|cut| *cut as u32).chain([u32::from(*take == Take::Rest)]))
+                hash(cuts.iter().map(|cut| *cut as u32).chain([*take as u32]))
             }
             Op::AllGather { cuts: None, .. } | Op::Barrier => 0,
         }
     }
 
-    /// Whether ranks take but what they lack.
+    /// What ranks take; all in any collective but an all-gather.
     #[must_use]
-    pub fn takes_rest(&self) -> bool {
-        matches!(self, Op::AllGather { take: Take::Rest, .. })
+    pub fn take(&self) -> Take {
+        match self {
+            Op::AllGather { take, .. } => *take,
+            _ => Take::All,
+        }
     }
 
     /// Micro-batches and trailers of a reduction; `None` for a collective that adds nothing.

@@ -23,6 +23,8 @@ pub const QUEUE_PER_WORKER: usize = 2;
 pub struct LoaderPlan {
     /// The rank's micro-batches of every step; those that a short step lacks are skipped.
     pub range: MicroRange,
+    /// Of them every so-manieth, from the first; at least 1.
+    pub every: u32,
     /// The first step.
     pub from: Step,
     /// The last step; `None` is "until dropped".
@@ -262,7 +264,7 @@ fn first_at(feed: &Feed, share: &LoaderPlan, step: Step) -> Option<(Step, MicroB
 
 /// The micro-batch of the share that follows this one.
 fn after(feed: &Feed, share: &LoaderPlan, step: Step, micro_batch: MicroBatch) -> Option<(Step, MicroBatch)> {
-    let next = MicroBatch(micro_batch.0 + 1);
+    let next = MicroBatch(micro_batch.0 + share.every);
     let end = share.range.hi.min(feed.plan().step(step).micro_batches);
     if next.0 < end { Some((step, next)) } else { first_at(feed, share, step.next()) }
 }

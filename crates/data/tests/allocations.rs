@@ -63,7 +63,7 @@ fn nothing_is_allocated_for(source: &Source) {
         let (inner, all_here) = (Arc::clone(&train), Barrier::new(workers));
         let train = Arc::new(Gathered { inner, workers, arrived: AtomicUsize::new(0), all_here });
         let feed = Feed::new(train, plan, Seed(3)).unwrap();
-        let share = LoaderPlan { range: MicroRange { lo: 0, hi: 8 }, from: Step(1), until: None };
+        let share = LoaderPlan { range: MicroRange { lo: 0, hi: 8 }, every: 1, from: Step(1), until: None };
         let mut loader = Loader::start(feed, share, workers).unwrap();
         // The first batches start the threads.
         for _ in 0..100 {

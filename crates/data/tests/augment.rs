@@ -85,7 +85,8 @@ fn told(batch: &Batch) -> (Step, MicroBatch, Vec<u32>, Vec<u32>) {
 
 fn the_bits_do_not_depend_on_readers(opened: &Opened, about: &str) {
     let feed = feed(opened, 4);
-    let share = LoaderPlan { range: MicroRange { lo: 0, hi: 4 }, from: Step(1), until: Some(Step(4)) };
+    let share =
+        LoaderPlan { range: MicroRange { lo: 0, hi: 4 }, every: 1, from: Step(1), until: Some(Step(4)) };
     let read = |workers| {
         let mut loader = Loader::start(feed.clone(), share, workers).expect("a loader");
         std::iter::from_fn(|| loader.next_batch().expect("it is read").map(|batch| told(&batch)))

@@ -91,7 +91,8 @@ fn all_frames_of_a_clip_are_flipped_and_shifted_alike() {
     let train = open(&Source::Clips(varied)).unwrap().train;
     let plan = BatchPlan::new(Seed(7), 2, 2, 2).unwrap();
     let feed = Feed::new(train, plan, Seed(7)).unwrap();
-    let share = LoaderPlan { range: MicroRange { lo: 0, hi: 1 }, from: Step(1), until: Some(Step(20)) };
+    let share =
+        LoaderPlan { range: MicroRange { lo: 0, hi: 1 }, every: 1, from: Step(1), until: Some(Step(20)) };
     let mut loader = Loader::start(feed, share, 0).unwrap();
     let mut seen = std::collections::BTreeSet::new();
     while let Some(batch) = loader.next_batch().unwrap() {

@@ -51,7 +51,12 @@ fn feed(dataset: impl Dataset + 'static, global: u32, micro: u32) -> Feed {
 }
 
 fn share(range: (u32, u32), from: u64, until: u64) -> LoaderPlan {
-    LoaderPlan { range: MicroRange { lo: range.0, hi: range.1 }, from: Step(from), until: Some(Step(until)) }
+    LoaderPlan {
+        range: MicroRange { lo: range.0, hi: range.1 },
+        every: 1,
+        from: Step(from),
+        until: Some(Step(until)),
+    }
 }
 
 /// Everything that a batch says of itself.
@@ -97,7 +102,7 @@ fn the_ranks_of_an_epoch_feed_each_sample_once_and_their_checks_add_up() {
         let mut seen = BTreeMap::<u32, u32>::new();
         let mut checks = vec![0u64; steps as usize];
         for range in dtrain_types::cut_evenly(feed.plan().micro_batches(), world) {
-            let share = LoaderPlan { range, from: Step(1), until: Some(Step(steps)) };
+            let share = LoaderPlan { range, every: 1, from: Step(1), until: Some(Step(steps)) };
             let mut loader = Loader::start(feed.clone(), share, workers).unwrap();
             while let Some(batch) = loader.next_batch().unwrap() {
                 batch.targets().u32().iter().for_each(|sample| *seen.entry(*sample).or_default() += 1);
@@ -139,7 +144,7 @@ fn augmentation_depends_on_the_key_alone() {
 #[test]
 fn a_loader_that_is_dropped_early_or_never_asked_comes_to_an_end() {
     for workers in [0, 1, 4] {
-        let endless = LoaderPlan { range: MicroRange { lo: 0, hi: 2 }, from: Step(1), until: None };
+        let endless = LoaderPlan { range: MicroRange { lo: 0, hi: 2 }, every: 1, from: Step(1), until: None };
         drop(Loader::start(feed(Numbers::new(10), 4, 2), endless, workers).unwrap());
         let mut loader = Loader::start(feed(Numbers::new(10), 4, 2), endless, workers).unwrap();
         let held = loader.next_batch().unwrap().unwrap();
@@ -173,7 +178,7 @@ fn a_spare_gets_nothing_and_a_short_step_is_passed_over() {
         let steps: Vec<_> = drain(&mut loader).into_iter().map(|(step, ..)| step.0).collect();
         assert_eq!(steps, [1, 3, 5]);
         // The whole epoch is shorter than the rank's range: there is never anything to do, and that is found out.
-        let endless = LoaderPlan { range: MicroRange { lo: 2, hi: 4 }, from: Step(1), until: None };
+        let endless = LoaderPlan { range: MicroRange { lo: 2, hi: 4 }, every: 1, from: Step(1), until: None };
         let mut loader = Loader::start(feed(Numbers::new(3), 8, 2), endless, workers).unwrap();
         assert!(loader.next_batch().unwrap().is_none());
     }

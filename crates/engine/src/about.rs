@@ -2,10 +2,18 @@
 //!
 //! It does not know what a replica computes.
 
+use crate::device::NORM_BLOCK;
 use crate::layout::Layout;
 use crate::model::Model;
+use crate::sharding::WORDS;
 use crate::state::StateShape;
+use crate::windows::Windows;
 use dtrain_types::Bytes;
+
+/// A slot for windows is no shorter than this. *Units*: floats.
+const LEAST_SLOT: usize = 1 << 16;
+/// More floats than the words of a micro-batch take that travel beside its gradient.
+const TRAILER: usize = 16;
 
 /// What is fixed for the life of a replica.
 #[derive(Clone, Debug, PartialEq)]
@@ -21,6 +29,8 @@ pub struct About {
     pub group: u32,
     /// Outputs a row: the classes, for a classifier.
     pub outputs: usize,
+    /// The windows of its gradients, where they are to be had window by window.
+    pub windows: Option<Windows>,
     /// Metrics of its program's own, if it has one.
     pub own_metrics: usize,
     /// Where the memory goes.
@@ -34,6 +44,19 @@ impl About {
         self.layout.gradient_len()
     }
 
+    /// Elements of the slots through which ranks exchange what they have: a gradient, or as much as windows of one need, and all else that
+    /// travels in a step of so many micro-batches.
+    #[must_use]
+    pub fn slot_len(&self, micro_batches: u32) -> usize {
+        match &self.windows {
+            None => self.gradient_len(),
+            Some(windows) => {
+                let words = WORDS * self.layout.parameters.div_ceil(NORM_BLOCK);
+                windows.longest().max(words).max(LEAST_SLOT).max(TRAILER * micro_batches as usize)
+            }
+        }
+    }
+
     /// A replica of `model` with these buffers.
     pub(crate) fn of<D: crate::device::Device>(model: &Model<D>, lengths: &BufferLengths) -> Self {
         Self {
@@ -42,6 +65,7 @@ impl About {
             min_rows: model.min_rows(),
             group: model.group() as u32,
             outputs: model.loss_rows(1).width,
+            windows: None,
             own_metrics: 0,
             memory: MemoryTable::of(lengths),
         }

@@ -140,7 +140,7 @@ impl<D: OwnMemory> DeviceReplica<D> {
         let layout = model.layout();
         let state = optimizer.state(layout);
         let host = State::zeros(optimizer.first_state(layout));
-        let in_shards = optimizer.keeps == Keeps::Shards;
+        let in_shards = matches!(optimizer.keeps, Keeps::Shards(_));
         let shards = in_shards.then(|| DeviceShards::none(&device)).transpose()?;
         let (input, plan) = (model.input(), model.plan());
         let rows = model.loss_rows(input.rows());

@@ -27,6 +27,7 @@ pub(crate) struct DeviceShards<D: OwnMemory> {
     pub moments: [D::Floats; Section::MOMENTS.len()],
     /// The gradient of what is held, then the sums of the statistics.
     sum: D::Floats,
+    kept: Held,
     /// Of each block of this replica's share of a gradient the bits of an f64, its squares; room for all of them.
     squares: D::Floats,
     /// Floats of it that say what it saw last.
@@ -45,6 +46,7 @@ impl<D: OwnMemory> DeviceShards<D> {
             runs: Vec::new(),
             moments: [device.floats(0)?, device.floats(0)?],
             sum: device.floats(0)?,
+            kept: Held::default(),
             squares: device.floats(0)?,
             told: 0,
             heard: Vec::new(),
@@ -68,7 +70,8 @@ impl<D: OwnMemory> DeviceShards<D> {
             *place = device.floats(values.len())?;
             device.send(values, place)?;
         }
-        self.sum = device.floats(held.len() + facts.stats)?;
+        self.kept = held.and(facts.sums());
+        self.sum = device.floats(self.kept.elements())?;
         let words = WORDS * facts.parameters.div_ceil(NORM_BLOCK);
         self.squares = device.floats(words)?;
         self.heard = vec![0.0; words];
@@ -99,8 +102,10 @@ impl<D: OwnMemory> DeviceShards<D> {
         let part = share.part(facts.parameters, NORM_BLOCK);
         self.told = WORDS * part.len().div_ceil(NORM_BLOCK);
         device.squares(D::part(grads, part), reduced.divisor.mean(), &mut self.squares);
-        let kept = D::take(&mut self.sum);
-        self.making = Some(HeldUpdate::keep(device, facts, (step, share), reduced, &self.held, kept));
+        HeldUpdate::copy(device, reduced.gradient, &self.kept, D::take(&mut self.sum));
+        let (_, sums) = reduced.parts(facts);
+        let of = (reduced.samples, reduced.divisor);
+        self.making = Some(HeldUpdate::of(device, (step, share), of, sums));
         if share.of == 1 {
             device.fetch(&self.squares, &mut self.heard)?;
             self.add_up();
@@ -152,11 +157,11 @@ impl<D: OwnMemory> DeviceShards<D> {
         rule: (&UpdateFacts, &Optimizer),
         [parameters, stats, average]: [D::Mut<'a>; 3],
     ) -> (Step, UpdateInfo) {
-        let Self { held, runs, moments, sum, making, .. } = self;
+        let Self { held, runs, moments, sum, kept, making, .. } = self;
         let [first, second] = moments.each_mut().map(|section| D::take(section));
         let to = Buffers::<D> { parameters, first, second, average };
         let making = making.as_mut().expect(MEASURED);
-        making.make(device, rule, (held, runs), D::look(sum), to, stats)
+        making.make(device, rule, (held, runs), (kept, D::look(sum)), to, stats)
     }
 
     /// [`Sharding::commit`](crate::Sharding::commit), of these parameters and this moving average.

@@ -180,6 +180,7 @@ impl<D: HostDevice> ExternalReplica<D> {
             min_rows: 1,
             group: 1,
             outputs: 0,
+            windows: None,
             own_metrics: model.metrics(),
             memory: MemoryTable::of(&lengths),
         };

@@ -33,23 +33,22 @@ pub(crate) struct HeldUpdate {
 pub(crate) type HeldRuns<'a> = (&'a Held, &'a [Runs]);
 
 impl HeldUpdate {
-    /// Keeps what this update needs of a reduced gradient: of what is held, one run behind the other, then the sums of the statistics.
-    pub fn keep<D: Device>(
-        device: &D,
-        facts: &UpdateFacts,
-        (step, share): (Step, UpdateShare),
-        reduced: &Reduced<'_, D>,
-        held: &Held,
-        mut kept: D::Mut<'_>,
-    ) -> Self {
-        let (grads, sums) = reduced.parts(facts);
-        for (run, start) in held.runs.iter().zip(&held.starts) {
-            let to = D::part_mut(&mut kept, *start..*start + run.len());
-            device.copy(D::part(grads, run.clone()), to);
+    /// Copies what an update needs of a reduced gradient: those elements, one run behind the other.
+    pub fn copy<D: Device>(device: &D, gradient: D::Ref<'_>, kept: &Held, mut to: D::Mut<'_>) {
+        for (run, start) in kept.runs.iter().zip(&kept.starts) {
+            let to = D::part_mut(&mut to, *start..*start + run.len());
+            device.copy(D::part(gradient, run.clone()), to);
         }
-        device.copy(sums, D::part_mut(&mut kept, held.len()..held.len() + facts.stats));
-        let stats_finite = facts.stats == 0 || device.all_finite(sums);
-        let Reduced { samples, divisor, .. } = *reduced;
+    }
+
+    /// One of a sum that is kept, whose sums of the statistics these are.
+    pub fn of<D: Device>(
+        device: &D,
+        (step, share): (Step, UpdateShare),
+        (samples, divisor): (u64, Divisor),
+        sums: D::Ref<'_>,
+    ) -> Self {
+        let stats_finite = D::len(sums) == 0 || device.all_finite(sums);
         let (squares, settled, made) = (None, None, false);
         Self { step, share, divisor, samples, stats_finite, squares, settled, made }
     }
@@ -84,7 +83,8 @@ impl HeldUpdate {
         Ok(settled.info)
     }
 
-    /// Makes it from the sum that was kept, in moments that lie as that does, and brings the statistics up to date; tells which it was.
+    /// Makes it from the sum that was kept, which lies as `kept` does, in moments that lie as `held` does, and brings the statistics up to
+    /// date; tells which it was.
     ///
     /// *Order*: the bits are those of an update of all. *Panics* unless it is settled, or if it was made.
     pub fn make<D: Device>(
@@ -92,7 +92,7 @@ impl HeldUpdate {
         device: &D,
         (facts, optimizer): (&UpdateFacts, &Optimizer),
         (held, runs): HeldRuns<'_>,
-        sum: D::Ref<'_>,
+        (kept, sum): (&Held, D::Ref<'_>),
         mut to: Buffers<'_, D>,
         stats: D::Mut<'_>,
     ) -> (Step, UpdateInfo) {
@@ -107,11 +107,12 @@ impl HeldUpdate {
                 second: part_if_there::<D>(&mut to.second, &at),
                 average: part_if_there::<D>(&mut to.average, run),
             };
-            optimizer.apply(device, self.step, Factors::known(scale), runs, D::part(sum, at), buffers);
+            let grads = D::part(sum, kept.place(run));
+            optimizer.apply(device, self.step, Factors::known(scale), runs, grads, buffers);
         }
-        let facts = UpdateFacts { parameters: held.len(), ..*facts };
-        let reduced = Reduced::<D> { gradient: sum, samples: self.samples, divisor: self.divisor };
-        reduced.blend(device, &facts, &settled, stats);
+        let sums = D::part(sum, kept.place(&facts.sums()));
+        let reduced = Reduced::<D> { gradient: sums, samples: self.samples, divisor: self.divisor };
+        reduced.blend(device, &UpdateFacts { parameters: 0, ..*facts }, &settled, stats);
         self.made = true;
         (self.step, settled.info)
     }

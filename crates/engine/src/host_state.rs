@@ -3,6 +3,7 @@
 //! It has the rule of the updates and the device that makes them. It does not know how a gradient comes about.
 
 use crate::error::EngineError;
+use crate::flat::Flat;
 use crate::groups::Runs;
 use crate::host_device::HostDevice;
 use crate::layout::{Layout, Section};
@@ -67,7 +68,7 @@ impl<D: HostDevice> HostState<D> {
         facts: UpdateFacts,
     ) -> Result<Self, EngineError> {
         optimizer.check()?;
-        let in_shards = optimizer.keeps == Keeps::Shards;
+        let in_shards = matches!(optimizer.keeps, Keeps::Shards(_));
         assert!(!in_shards || optimizer.rule.in_shares(), "{WHOLE}");
         let muon = match optimizer.rule {
             Rule::Muon(muon) => Some(MuonUpdate::new(muon, &optimizer, layout)?),
@@ -317,13 +318,17 @@ impl<D: HostDevice> Sharding for HostState<D> {
     }
 
     fn measure(&mut self, step: Step, sum: ReducedSum<'_>, share: UpdateShare) -> Result<(), EngineError> {
-        let ReducedSum { lies: Lies::Home(gradient), weight, samples } = sum else {
-            panic!("{KEEPS_NONE}");
-        };
-        self.assert_next(step, gradient);
+        assert_eq!(step, self.state().applied.next(), "updates come in order, each once");
+        if let Lies::Home(gradient) = sum.lies {
+            self.assert_whole(gradient);
+        }
         let (sharded, rule, own) = self.sharding_parts();
-        sharded.measure(&rule, own, (step, gradient), (weight, samples, share));
+        sharded.measure(&rule, own, (step, share), sum);
         Ok(())
+    }
+
+    fn lend_sum(&mut self, elements: usize) -> Flat {
+        self.sharding_parts().0.lend_sum(elements)
     }
 
     fn tell(&mut self, words: Words<'_>) -> Result<(), EngineError> {

@@ -53,6 +53,7 @@ pub mod state_tree;
 pub mod update_facts;
 pub mod update_info;
 pub mod whole_update;
+pub mod windows;
 
 pub use about::{About, MemoryTable};
 pub use adam::Adam;
@@ -65,6 +66,7 @@ pub use error::EngineError;
 pub use external::{
     ExternalBatch, ExternalModel, ExternalReplica, ExternalTensor, StateView, external_layout,
 };
+pub use flat::Flat;
 pub use gradient_check::check_gradients;
 pub use groups::{Grouping, MOST_GROUPS, ParameterGroup, Runs, fits};
 pub use host_state::HostState;
@@ -82,7 +84,7 @@ pub use replica::{Gradient, MicroBatchGroup, Replica, is_at_fault, micro_batch};
 pub use schedule::{Decay, LrScaling, LrSchedule, Span};
 pub use settling::{Findings, Normaliser, Settling, UpdateScalars, Verdict};
 pub use sharded_update::Sharded;
-pub use sharding::{Lies, Moments, Piece, ReducedSum, Sharding, Words, needed, word_cuts};
+pub use sharding::{Held, Lies, Moments, Piece, ReducedSum, Sharding, Words, needed, word_cuts};
 pub use shared_memory::{
     PARTS, SharedAreas, SharedParts, journal_word, shared_shape, shared_shape_in_blocks, stats_area,
 };
@@ -93,3 +95,4 @@ pub use state_tree::{GroupValue, StateTree};
 pub use update_facts::UpdateFacts;
 pub use update_info::UpdateInfo;
 pub use whole_update::WholeUpdate;
+pub use windows::{Begun, Window, Windows};

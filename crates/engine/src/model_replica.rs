@@ -14,7 +14,7 @@ use crate::keeping::Keeping;
 use crate::layout::Section;
 use crate::loss::expect_length;
 use crate::model::Model;
-use crate::optimizer::Optimizer;
+use crate::optimizer::{Keeps, Optimizer};
 use crate::passes::{self, Room, Training};
 use crate::replica::{Gradient, MicroBatchGroup, Replica};
 use crate::sharding::Sharding;
@@ -25,7 +25,8 @@ use crate::stage::{Input, Mode, Shape};
 use crate::stages::Gradients;
 use crate::state::State;
 use crate::update_info::UpdateInfo;
-use dtrain_types::{MicroBatch, Seed, SharedState, Step, Wire};
+use crate::windows::Windows;
+use dtrain_types::{MicroBatch, Seed, ShardLevel, SharedState, Step, Wire};
 use std::ops::Range;
 
 /// A model with its state on one device. See the file's comment.
@@ -104,7 +105,13 @@ impl<D: HostDevice> ModelReplica<D> {
                 + if model.reads_outputs() { outputs } else { 0 }
                 + HostState::<D>::scratch(optimizer, &layout),
         };
-        About { layout, ..About::of(model, &lengths) }
+        let windows = match optimizer.keeps {
+            Keeps::Shards(level) if level >= ShardLevel::Gradients => {
+                Some(Windows::of(&layout, &model.chain.ties()))
+            }
+            _ => None,
+        };
+        About { layout, windows, ..About::of(model, &lengths) }
     }
 
     /// The model.

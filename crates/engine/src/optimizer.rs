@@ -12,7 +12,7 @@ use crate::muon::{self, Muon};
 use crate::schedule::LrSchedule;
 use crate::shared_memory::PARTS;
 use crate::state::StateShape;
-use dtrain_types::Step;
+use dtrain_types::{ShardLevel, Step};
 use std::ops::Range;
 
 /// The rule of one update, as PyTorch defines it.
@@ -111,8 +111,8 @@ pub enum Keeps {
     /// All of them.
     All,
     /// Those of the shards that it is told to hold ([`Replica::sharding`](crate::Replica::sharding)); until then those of a file, if it begins with
-    /// one.
-    Shards,
+    /// one. At some levels it keeps less of other things too.
+    Shards(ShardLevel),
 }
 
 /// The flat buffers that an update changes; moments that the rule does not keep are empty.
@@ -224,8 +224,8 @@ impl Optimizer {
     pub fn first_state(&self, layout: &Layout) -> StateShape {
         let whole = self.state(layout);
         match self.keeps {
-            Keeps::Shards if self.updates_before == 0 => StateShape { moments: 0, ..whole },
-            Keeps::Shards | Keeps::All => whole,
+            Keeps::Shards(_) if self.updates_before == 0 => StateShape { moments: 0, ..whole },
+            Keeps::Shards(_) | Keeps::All => whole,
         }
     }
 

@@ -127,9 +127,11 @@ pub(crate) fn train<D: Device>(
         scratch: whole::<D>(&mut room.scratch),
     };
     model.chain.walk_back(pass, io, Outer::Apart);
-    if trained.open > 0 {
-        // What is in front of it is frozen, and no stage wrote it.
-        trained.settle(0);
+    // What is in front of it is frozen, and no stage wrote it.
+    for stage in layout.stages.iter().rev() {
+        if stage.parameters.start < trained.open {
+            trained.settle(stage.parameters.start);
+        }
     }
     last
 }

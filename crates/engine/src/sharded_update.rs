@@ -16,8 +16,8 @@ use crate::held_update::HeldUpdate;
 use crate::host_device::HostDevice;
 use crate::layout::Section;
 use crate::optimizer::Buffers;
-use crate::passes::{Divisor, Reduced};
-use crate::sharding::{Moments, WORDS};
+use crate::passes::Divisor;
+use crate::sharding::{Held, Lies, Moments, ReducedSum, WORDS};
 use crate::shared_update::UpdateRule;
 use crate::sharing::UpdateShare;
 use crate::state::State;
@@ -32,8 +32,10 @@ pub struct Sharded {
     moments: Moments,
     /// Of each run that is held: the groups of its parameters, counted from its start.
     runs: Vec<Runs>,
-    /// The gradient of what is held, then the sums of the statistics.
+    /// What is kept of the sum of the gradients: of what is held at least, and of the statistics.
     sum: Flat,
+    /// Which elements those are.
+    kept: Held,
     /// Of each block of the norm the bits of an f64: its squares, where they are known.
     squares: Vec<AtomicU64>,
     making: Option<HeldUpdate>,
@@ -58,7 +60,7 @@ impl Sharded {
     /// [`Sharding::adopt`](crate::Sharding::adopt).
     pub fn adopt<D: HostDevice>(&mut self, rule: &UpdateRule<'_, D>, moments: Moments) {
         self.runs = moments.held().runs.iter().map(|run| rule.runs.within(run)).collect();
-        self.sum = Flat::zeros(moments.held().len() + rule.facts.stats);
+        (self.sum, self.kept) = Default::default();
         let blocks = rule.facts.parameters.div_ceil(NORM_BLOCK);
         self.squares.resize_with(blocks, AtomicU64::default);
         self.moments = moments;
@@ -70,21 +72,40 @@ impl Sharded {
         &mut self,
         rule: &UpdateRule<'_, D>,
         state: &State,
-        (step, gradient): (Step, &[f32]),
-        (weight, samples, share): (f64, u64, UpdateShare),
+        (step, share): (Step, UpdateShare),
+        sum: ReducedSum<'_>,
     ) {
+        let ReducedSum { lies, weight, samples } = sum;
         let divisor = Divisor { weight, scale: rule.facts.loss_scale(state.section(Section::Stats)) };
-        let reduced = Reduced::<D> { gradient, samples, divisor };
-        let (grads, _) = reduced.parts(rule.facts);
-        let part = share.part(grads.len(), NORM_BLOCK);
-        let blocks = part.start / NORM_BLOCK..part.end.div_ceil(NORM_BLOCK);
-        rule.device.squares(&grads[part], divisor.mean(), &self.squares[blocks]);
-        let held = self.moments.held();
-        self.making =
-            Some(HeldUpdate::keep(rule.device, rule.facts, (step, share), &reduced, held, &mut self.sum));
+        let part = share.part(rule.facts.parameters, NORM_BLOCK);
+        let squares = &self.squares[part.start / NORM_BLOCK..part.end.div_ceil(NORM_BLOCK)];
+        match lies {
+            Lies::Home(gradient) => {
+                rule.device.squares(&gradient[part], divisor.mean(), squares);
+                self.kept = self.moments.held().and(rule.facts.sums());
+                if self.sum.len() != self.kept.elements() {
+                    self.sum = Flat::zeros(self.kept.elements());
+                }
+                HeldUpdate::copy(rule.device, gradient, &self.kept, &mut *self.sum);
+            }
+            Lies::Folded { kept, sum } => {
+                rule.device.squares(&sum[kept.place(&part)], divisor.mean(), squares);
+                (self.sum, self.kept) = (sum, kept);
+            }
+            Lies::Kept => panic!("a replica in the host's memory keeps no gradients"),
+        }
+        let sums = &self.sum[self.kept.place(&rule.facts.sums())];
+        self.making = Some(HeldUpdate::of(rule.device, (step, share), (samples, divisor), sums));
         if share.of == 1 {
             self.heard();
         }
+    }
+
+    /// [`Sharding::lend_sum`](crate::Sharding::lend_sum).
+    pub fn lend_sum(&mut self, elements: usize) -> Flat {
+        self.making = None;
+        let sum = std::mem::take(&mut self.sum);
+        if sum.len() == elements { sum } else { Flat::zeros(elements) }
     }
 
     /// [`Sharding::tell`](crate::Sharding::tell).
@@ -124,14 +145,14 @@ impl Sharded {
 
     /// [`Sharding::update_held`](crate::Sharding::update_held).
     pub fn update<D: HostDevice>(&mut self, rule: &UpdateRule<'_, D>, state: &mut State) {
-        let Self { moments, runs, sum, making, .. } = self;
+        let Self { moments, runs, sum, kept, making, .. } = self;
         let held = moments.held().clone();
         let [parameters, stats, _, _, average] = state.sections_mut();
         let [first, second] = moments.sections_mut();
         let to = Buffers::<D> { parameters, first, second, average };
         let making = making.as_mut().expect(MEASURED);
         let rules = (rule.facts, rule.optimizer);
-        let (step, _) = making.make(rule.device, rules, (&held, runs), sum, to, stats);
+        let (step, _) = making.make(rule.device, rules, (&held, runs), (kept, sum), to, stats);
         state.applied = step;
     }
 

@@ -94,7 +94,7 @@ pub fn needed(
 pub(crate) const WORDS: usize = 2;
 
 /// A reduced gradient.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 pub struct ReducedSum<'a> {
     /// Where it lies.
     pub lies: Lies<'a>,
@@ -105,12 +105,19 @@ pub struct ReducedSum<'a> {
 }
 
 /// Where a reduced gradient lies.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 pub enum Lies<'a> {
     /// In the memory of the host, as long as a gradient.
     Home(&'a [f32]),
     /// It is gradient 0 of those that the replica keeps ([`Keeping`](crate::Keeping)).
     Kept,
+    /// What this replica needs of it ([`needed`]) lies in memory that it lent ([`Sharding::lend_sum`]), and is given back.
+    Folded {
+        /// Which elements, as they lie there.
+        kept: Held,
+        /// Theirs.
+        sum: Flat,
+    },
 }
 
 /// Where words are that replicas tell one another.
@@ -126,6 +133,10 @@ pub enum Words<'a> {
 pub trait Sharding {
     /// The shards that it holds, of the state of [`Replica::applied`](crate::Replica::applied); none before the first was adopted.
     fn holding(&self) -> &Holding;
+
+    /// Lends memory for a sum of so many elements: what was kept of the one before is forgotten. *Panics* if it adds up gradients where it
+    /// computes them.
+    fn lend_sum(&mut self, elements: usize) -> Flat;
 
     /// Keeps what update number `step` needs of a reduced gradient, and looks at its share of it. Nothing of the state is changed.
     ///
@@ -186,7 +197,7 @@ impl Moments {
     /// Zeros for these shards of so many parameters, in those sections that there are.
     pub(crate) fn zeros(holding: &Holding, parameters: usize, there: [bool; Section::MOMENTS.len()]) -> Self {
         let held = Held::of(holding.elements(parameters));
-        let len = held.len();
+        let len = held.elements();
         let sections = there.map(|there| Flat::zeros(if there { len } else { 0 }));
         Self { holding: holding.clone(), held, sections }
     }
@@ -252,31 +263,51 @@ pub(crate) fn place_of(section: Section) -> usize {
 
 /// Runs of elements that lie one behind the other in memory.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Held {
+pub struct Held {
     /// They rise; none is empty.
-    pub runs: Vec<Range<usize>>,
+    pub(crate) runs: Vec<Range<usize>>,
     /// Where each begins.
-    pub starts: Vec<usize>,
+    pub(crate) starts: Vec<usize>,
 }
 
 impl Held {
+    /// Those of these elements. *Panics* if the runs do not rise, or one is empty.
+    #[must_use]
     pub fn of(runs: Vec<Range<usize>>) -> Self {
+        let rise = runs.windows(2).all(|pair| pair[0].end <= pair[1].start);
+        assert!(rise && runs.iter().all(|run| !run.is_empty()), "runs that rise: {runs:?}");
         let starts = runs.iter().scan(0, |next, run| Some(std::mem::replace(next, *next + run.len())));
         Self { starts: starts.collect(), runs }
     }
 
+    /// The same, and these elements behind them.
+    pub(crate) fn and(&self, behind: Range<usize>) -> Self {
+        let behind = std::iter::once(behind).filter(|run| !run.is_empty());
+        Self::of(self.runs.iter().cloned().chain(behind).collect())
+    }
+
+    /// The runs.
+    #[must_use]
+    pub fn runs(&self) -> &[Range<usize>] {
+        &self.runs
+    }
+
     /// What both have, as runs that rise.
+    #[must_use]
     pub fn meets(&self, other: &Self) -> Vec<Range<usize>> {
         let both = |a: &Range<usize>, b: &Range<usize>| a.start.max(b.start)..a.end.min(b.end);
         let with = |a| other.runs.iter().map(move |b| both(a, b));
         self.runs.iter().flat_map(with).filter(|run| !run.is_empty()).collect()
     }
 
-    pub fn len(&self) -> usize {
+    /// How many elements.
+    #[must_use]
+    pub fn elements(&self) -> usize {
         self.runs.iter().map(Range::len).sum()
     }
 
     /// Where elements lie that are neighbours. *Panics* if they are not held.
+    #[must_use]
     pub fn place(&self, elements: &Range<usize>) -> Range<usize> {
         if elements.is_empty() {
             return 0..0;

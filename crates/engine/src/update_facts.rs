@@ -3,6 +3,7 @@
 //! It does not know what the model computes, nor whether stages of this crate or another program do.
 
 use crate::loss_scale::{LossScale, LossScaling};
+use std::ops::Range;
 
 /// What an update has to know of a model.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -21,6 +22,11 @@ impl UpdateFacts {
     /// What the loss is scaled by, as this section of a state says.
     pub(crate) fn loss_scale(&self, stats: &[f32]) -> Option<LossScale> {
         self.scaling.map(|_| LossScale::read(&stats[self.stats..]))
+    }
+
+    /// Where the sums of the statistics lie in a gradient.
+    pub(crate) fn sums(&self) -> Range<usize> {
+        self.parameters..self.parameters + self.stats
     }
 
     /// Elements of a gradient: those of the parameters, the sums of the statistics, and room where the state has the loss scale.

@@ -16,7 +16,7 @@ use crate::transfer::{Map, Part};
 use crate::{Communicator, CommunicatorAborter, NcclError, NcclGroup, record};
 use dtrain_collective::{
     Abort, AbortFlag, Aborter, Arena, Assignment, Backend, CollectiveError, CountPlan, Geometry, Intent,
-    Moves, Narrow, Op, OpKind, Plans, Progress, Reduce, Sequence,
+    Moves, Narrow, Op, OpKind, Plans, Progress, Reduce, Sequence, Take,
 };
 use dtrain_types::{Rank, Trailer};
 use std::collections::BTreeMap;
@@ -269,7 +269,7 @@ impl<D: Device> NcclBackend<D> {
             OpKind::ReduceScatter => self.sum(intent, WHOLE)?,
             OpKind::AllGather | OpKind::Broadcast | OpKind::Barrier | OpKind::Copy => {
                 let (world, len) = (self.map.world, self.held().arena.geometry().len);
-                let narrow = self.narrow.as_ref().filter(|_| op.takes_rest());
+                let narrow = self.narrow.as_ref().filter(|_| op.take() == Take::Rest);
                 let lacks = |to: usize, given: &Range<usize>| narrow.is_none_or(|it| !it.is_there(to, given));
                 self.spread(|rank| op.moves(rank, world, len).expect("it is no reduction"), lacks)?;
             }

@@ -178,9 +178,11 @@ impl Compute {
         let redundancy = self.parts.redundancy;
         if let Some(plane) = &mut self.plane {
             let rank = plane.membership.rank;
-            plane.shards = redundancy.map(|redundancy| Shards::new(rank, nodes, redundancy, parameters));
+            let slot = plane.geometry.len;
+            plane.shards =
+                redundancy.map(|redundancy| Shards::new(rank, nodes, redundancy, parameters, slot));
             if plane.shards.is_some() {
-                sharded_state::narrow(plane, self.parts.replica.as_mut());
+                sharded_state::prepare(plane, &mut self.parts);
             }
         }
     }
@@ -193,7 +195,8 @@ impl Compute {
         // Behind the last copy of a state, which goes through the slots.
         plane.choose_gradients(&mut self.parts);
         let until = Some(self.parts.schedule.last);
-        let share = LoaderPlan { range: plane.membership.range(), from: from_step, until };
+        let (range, every) = plane.own_micro_batches();
+        let share = LoaderPlan { range, every, from: from_step, until };
         let (feed, workers, group) = (
             self.parts.feed.clone(),
             self.parts.workers,

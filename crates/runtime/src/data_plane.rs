@@ -5,6 +5,7 @@
 use crate::broke::{Broke, off};
 use crate::gradients::{AllReduce, Company, Gradients, Share};
 use crate::recipe::ComputeParts;
+use crate::rounds::{Rounds, Wires};
 use crate::shards::Shards;
 use dtrain_collective::{Assignment, Backend, Geometry, Op, Reduce, Sequence, rank_roots};
 use dtrain_engine::BatchFigures;
@@ -37,6 +38,8 @@ pub struct DataPlane {
     pub gradients: Gradients,
     /// Who holds which shards of the state, where ranks hold shards.
     pub shards: Option<Shards>,
+    /// How a step is made, where nobody has all of a gradient.
+    pub rounds: Option<Rounds>,
 }
 
 impl DataPlane {
@@ -63,6 +66,7 @@ impl DataPlane {
             figures: vec![BatchFigures::default(); group],
             gradients: Gradients::Host(None),
             shards: None,
+            rounds: None,
             membership,
         }
     }
@@ -75,12 +79,34 @@ impl DataPlane {
         let most_pending = roots().flatten().map(|root| Merger::buffers(root.len())).max().unwrap_or(0);
         let micro_batches = roots().flatten().map(|root| root.len() as usize).max().unwrap_or(0);
         let share = Share { company, most_pending, micro_batches };
-        self.gradients = Gradients::choose(self.backend.as_mut(), share, parts);
-        tracing::debug!(
-            backend = self.backend.describe(),
-            "gradients are kept {}",
-            self.gradients.describe()
-        );
+        self.gradients = match self.rounds {
+            Some(_) => Gradients::Host(None),
+            None => Gradients::choose(self.backend.as_mut(), share, parts),
+        };
+        let kept = match self.rounds {
+            Some(_) => "by those who hold their shards, to whom windows travel while the rest is computed",
+            None => self.gradients.describe(),
+        };
+        tracing::debug!(backend = self.backend.describe(), "gradients are kept {kept}");
+    }
+
+    /// What this rank computes of a step, in the loader's words: a range, and every so-manieth of it.
+    pub fn own_micro_batches(&self) -> (MicroRange, u32) {
+        let Assignment { rank, ranges, .. } = &self.membership;
+        match &self.rounds {
+            None => (self.membership.range(), 1),
+            Some(_) => {
+                let hi = ranges.last().map_or(0, |range| range.hi);
+                (MicroRange { lo: rank.0.min(hi), hi }, ranges.len() as u32)
+            }
+        }
+    }
+
+    /// What ranks exchange floats by, and the rounds of a step, which take it. *Panics* where there are none.
+    pub fn in_rounds(&mut self) -> (&mut Rounds, Wires<'_>) {
+        let Self { rounds, backend, sequence, .. } = self;
+        let wires = Wires { backend: backend.as_mut(), sequence, waited: Duration::ZERO };
+        (rounds.as_mut().expect("a step is made in rounds"), wires)
     }
 
     /// The all-reduce of the step in hand, which has so many micro-batches.

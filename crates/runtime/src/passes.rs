@@ -10,7 +10,9 @@ use crate::figures::{lend, sum_of_trailers};
 use crate::gradients::{Pass, Subtree, Tools, Turn};
 use crate::profiler::Profiler;
 use crate::recipe::ComputeParts;
-use dtrain_engine::{EngineError, MicroBatchGroup, StepOutcome, UpdateInfo, is_at_fault};
+use crate::rounds::{Round, WindowedGradient};
+use crate::sharded_state::sharding;
+use dtrain_engine::{BatchFigures, EngineError, MicroBatchGroup, StepOutcome, UpdateInfo, is_at_fault};
 use dtrain_protocol::{Activity, Failure};
 use dtrain_telemetry::profile::Doing;
 use dtrain_types::{Merger, MicroBatch, MicroRange, Step, StepPlan, Trailer};
@@ -34,6 +36,9 @@ impl Passes<'_> {
     /// Fills one subtree per root with the sum of its micro-batches, merged like a binary counter: as many at once as the
     /// replica takes. Every node is rounded where it is made.
     pub fn compute(&mut self, plan: &StepPlan) -> Result<(), Broke> {
+        if self.plane.rounds.is_some() {
+            return self.compute_in_rounds(plan);
+        }
         self.plane.sequence.0 += 1;
         let known = self.plane.roots.iter().position(|(count, _)| *count == plan.micro_batches);
         let known = known.expect("every step length was prepared");
@@ -66,6 +71,49 @@ impl Passes<'_> {
             trailers.push(pending[0]);
             gradients.close(index, backend.as_mut(), self.parts.replica.as_mut())?;
         }
+        Ok(())
+    }
+
+    /// Computes one micro-batch a round, whose gradient goes to those who hold its shards while it is computed.
+    fn compute_in_rounds(&mut self, plan: &StepPlan) -> Result<(), Broke> {
+        let Self { plane, batches, parts, controls, profiler } = self;
+        let (generation, micro_batches) = (plane.membership.generation, plan.micro_batches);
+        plane.trailers.clear();
+        let (rounds, _) = plane.in_rounds();
+        let elements = rounds.kept().elements();
+        rounds.begin(sharding(parts.replica.as_mut()).lend_sum(elements));
+        for number in 0..rounds.count(micro_batches) {
+            if controls.must_leave(generation) {
+                return Err(told_to_leave());
+            }
+            let round = Round { number, micro_batches };
+            let (rounds, mut wires) = plane.in_rounds();
+            let m = rounds.micro_batch(number);
+            if m >= micro_batches {
+                controls.set_activity(Activity::Reducing);
+                rounds.take_part(round, &mut wires)?;
+                profiler.lap(Doing::Communication);
+                continue;
+            }
+            controls.set_activity(Activity::Loading);
+            let loaned = batches.next(plan.step, MicroBatch(m))?;
+            controls.set_activity(Activity::Computing);
+            profiler.lap_on(Doing::Data, MicroBatch(m));
+            let group = MicroBatchGroup {
+                micro_batches: MicroRange { lo: m, hi: m + 1 },
+                wire: parts.wire,
+                step: plan.step,
+            };
+            let mut figures = [BatchFigures::default()];
+            let mut to = WindowedGradient::new(rounds, round, &mut wires);
+            parts.replica.compute(&group, &lend(&loaned), &mut to, &mut figures).map_err(engine)?;
+            to.finish()?;
+            profiler.passes(MicroBatch(m));
+            plane.trailers.push(sum_of_trailers(&figures, &[loaned.check()], m, controls.stop_flag()));
+        }
+        let (rounds, _) = plane.in_rounds();
+        rounds.end(micro_batches);
+        profiler.lap(Doing::Add);
         Ok(())
     }
 
@@ -114,9 +162,20 @@ impl Passes<'_> {
         self.controls.set_activity(Activity::Reducing);
         self.profiler.skip();
         let begun = Instant::now();
-        let all_reduce = self.plane.all_reduce(plan.micro_batches);
-        let DataPlane { gradients, backend, trailers, .. } = self.plane;
-        let trailer = gradients.reduce(all_reduce, trailers, backend.as_mut())?;
+        let trailer = match self.plane.rounds.is_some() {
+            true => {
+                let own = std::mem::take(&mut self.plane.trailers);
+                let (rounds, mut wires) = self.plane.in_rounds();
+                let sum = rounds.sum_trailers(&own, plan.micro_batches, &mut wires);
+                self.plane.trailers = own;
+                sum?
+            }
+            false => {
+                let all_reduce = self.plane.all_reduce(plan.micro_batches);
+                let DataPlane { gradients, backend, trailers, .. } = self.plane;
+                gradients.reduce(all_reduce, trailers, backend.as_mut())?
+            }
+        };
         let waited = begun.elapsed();
         self.profiler.lap(Doing::Communication);
         self.controls.set_activity(Activity::Computing);
@@ -143,13 +202,21 @@ impl Passes<'_> {
     /// Computes this rank's micro-batches again, one by one, to say which one made the gradient not finite.
     pub fn name_the_fault(&mut self, plan: &StepPlan) -> Failure {
         let step = plan.step;
-        let range = self.plane.membership.range().within(plan.micro_batches);
+        let (range, every) = self.plane.own_micro_batches();
+        let range = range.within(plan.micro_batches);
         let mut batch = self.parts.feed.batch();
         let mut found = None;
-        for m in (range.lo..range.hi).map(MicroBatch) {
-            let gradient = self.plane.backend.arena().lease(0);
+        for m in (range.lo..range.hi).step_by(every as usize).map(MicroBatch) {
+            let replica = self.parts.replica.as_mut();
             let again = self.parts.feed.read_micro_batch(step, m, &mut batch).map_err(data).and_then(|()| {
-                is_at_fault(self.parts.replica.as_mut(), step, m, &lend(&batch), gradient).map_err(engine)
+                let batch = lend(&batch);
+                match &mut self.plane.rounds {
+                    Some(rounds) => rounds.is_at_fault(replica, step, m, &batch).map_err(engine),
+                    None => {
+                        let gradient = self.plane.backend.arena().lease(0);
+                        is_at_fault(replica, step, m, &batch, gradient).map_err(engine)
+                    }
+                }
             });
             match again {
                 Ok(false) => {}

@@ -290,7 +290,8 @@ fn start_workers(
     let controls = Arc::new(Controls::default());
     let (orders, queue) = channel();
     let RankParts { compute: parts, fabric, .. } = parts;
-    let gradient = (parts.replica.about().gradient_len(), step_counts(parts.feed.plan()));
+    let plan = parts.feed.plan();
+    let gradient = (parts.replica.about().slot_len(plan.micro_batches()), step_counts(plan));
     let sync = Sync {
         fabric: Some(fabric),
         orders: orders.clone(),

@@ -5,6 +5,9 @@
 
 use crate::broke::{Broke, engine};
 use crate::data_plane::{DataPlane, move_floats};
+use crate::recipe::ComputeParts;
+use crate::rounds::{Rounds, RoundsPlan};
+use crate::shards::GatherPiece;
 use dtrain_collective::{Narrow, Op, Take};
 use dtrain_engine::{
     EngineError, Keeping, Lies, Piece, ReducedSum, Replica, Section, Sharding, UpdateInfo, UpdateShare,
@@ -50,18 +53,21 @@ pub fn share_out(
     let mut moments = sharding(replica).prepare(&holders.holding(rank)).map_err(engine)?;
     for piece in pieces {
         let Piece { section, elements, source, targets } = &piece;
-        let len = elements.len();
-        if *source == rank {
-            let slot = &mut plane.backend.arena().lease(0)[..len];
-            sharding(replica).read(*section, elements.start, slot).map_err(engine)?;
-        }
-        let copy = Op::Copy { sources: &[*source], targets, len };
-        move_floats(plane.backend.as_mut(), &mut plane.sequence, &copy)?;
-        if targets.contains(&rank) {
-            let slot = &plane.backend.arena().lease(0)[..len];
-            match piece.is_of_moments() {
-                true => moments.part_mut(*section, elements.clone()).copy_from_slice(slot),
-                false => sharding(replica).write(*section, elements.start, slot).map_err(engine)?,
+        for from in elements.clone().step_by(plane.geometry.len.max(1)) {
+            let elements = from..elements.end.min(from + plane.geometry.len);
+            let len = elements.len();
+            if *source == rank {
+                let slot = &mut plane.backend.arena().lease(0)[..len];
+                sharding(replica).read(*section, from, slot).map_err(engine)?;
+            }
+            let copy = Op::Copy { sources: &[*source], targets, len };
+            move_floats(plane.backend.as_mut(), &mut plane.sequence, &copy)?;
+            if targets.contains(&rank) {
+                let slot = &plane.backend.arena().lease(0)[..len];
+                match piece.is_of_moments() {
+                    true => moments.part_mut(*section, elements).copy_from_slice(slot),
+                    false => sharding(replica).write(*section, from, slot).map_err(engine)?,
+                }
             }
         }
     }
@@ -91,10 +97,25 @@ pub fn readers(plane: &DataPlane) -> Vec<Holding> {
     ranks.map(holding).collect()
 }
 
+/// Prepares what ranks exchange in a step: in rounds, where nobody has all of a gradient.
+pub fn prepare(plane: &mut DataPlane, parts: &mut ComputeParts) {
+    let about = parts.replica.about();
+    let Some(windows) = &about.windows else { return narrow(plane, parts.replica.as_mut()) };
+    plane.rounds = Some(Rounds::new(&RoundsPlan {
+        holders: &plane.shards.as_ref().expect(SHARDED).holders,
+        rank: (plane.membership.rank, world(plane)),
+        windows,
+        lengths: (about.layout.parameters, about.gradient_len()),
+        slot: plane.geometry.len,
+        micro_batches: parts.feed.plan().micro_batches(),
+        wire: parts.wire,
+    }));
+}
+
 /// Says what each rank needs of a sum, and what it has of the parameters after an update.
-pub fn narrow(plane: &mut DataPlane, replica: &mut dyn Replica) {
+fn narrow(plane: &mut DataPlane, replica: &mut dyn Replica) {
     let (parameters, gradient) = (replica.about().layout.parameters, replica.about().gradient_len());
-    let (all, of) = (!exchanges(plane, replica), world(plane));
+    let (all, of) = (!exchanges(plane), world(plane));
     let holders = &plane.shards.as_ref().expect(SHARDED).holders;
     let one = |index: usize| {
         let holding = holders.holding(Rank(index as u32));
@@ -115,14 +136,15 @@ pub fn measure(
     step: Step,
     trailer: &Trailer,
 ) -> Result<(), EngineError> {
-    let share = match exchanges(plane, replica) {
+    let share = match exchanges(plane) {
         true => UpdateShare { index: plane.membership.rank.index(), of: world(plane) },
         false => UpdateShare { index: 0, of: 1 },
     };
     let Trailer { weight, samples, .. } = *trailer;
-    let lies = match plane.gradients.reduced_is_kept() {
-        true => Lies::Kept,
-        false => Lies::Home(plane.backend.reduced()),
+    let lies = match &mut plane.rounds {
+        Some(rounds) => Lies::Folded { kept: rounds.kept().clone(), sum: rounds.take() },
+        None if plane.gradients.reduced_is_kept() => Lies::Kept,
+        None => Lies::Home(plane.backend.reduced()),
     };
     sharding(replica).measure(step, ReducedSum { lies, weight, samples }, share)
 }
@@ -131,7 +153,7 @@ pub fn measure(
 ///
 /// *Blocks* until all have measured.
 pub fn agree(plane: &mut DataPlane, replica: &mut dyn Replica) -> Result<Duration, Broke> {
-    if !exchanges(plane, replica) {
+    if !exchanges(plane) {
         return Ok(Duration::ZERO);
     }
     let (rank, kept) = (plane.membership.rank.index(), plane.gradients.reduced_is_kept());
@@ -153,9 +175,9 @@ pub fn agree(plane: &mut DataPlane, replica: &mut dyn Replica) -> Result<Duratio
 }
 
 /// Whether there is room in a slot for what all have measured: else each looks at all of the sum.
-fn exchanges(plane: &DataPlane, replica: &mut dyn Replica) -> bool {
+fn exchanges(plane: &DataPlane) -> bool {
     let words = plane.shards.as_ref().expect(SHARDED).words.last().copied().unwrap_or(0);
-    world(plane) > 1 && words <= replica.about().gradient_len()
+    world(plane) > 1 && words <= plane.geometry.len
 }
 
 fn world(plane: &DataPlane) -> usize {
@@ -192,14 +214,25 @@ pub fn gather(plane: &mut DataPlane, replica: &mut dyn Replica) -> Result<Durati
         shards.lacks.iter().for_each(|run| keeper(replica).pick(run.clone()));
         return Ok(waited);
     }
-    for run in &plane.shards.as_ref().expect(SHARDED).held {
-        let slot = &mut plane.backend.arena().lease(0)[run.clone()];
-        sharding(replica).read(Section::Parameters, run.start, slot).map_err(engine)?;
-    }
-    let waited = gather_rest(plane)?;
-    let slot = plane.backend.arena().lease(0);
-    for run in &plane.shards.as_ref().expect(SHARDED).lacks {
-        sharding(replica).write(Section::Parameters, run.start, &slot[run.clone()]).map_err(engine)?;
+    let mut waited = Duration::ZERO;
+    for number in 0..plane.shards.as_ref().expect(SHARDED).gathers.len() {
+        let DataPlane { shards, backend, sequence, rounds, .. } = &mut *plane;
+        let GatherPiece { from, held, lacks, cuts, narrow } =
+            &shards.as_ref().expect(SHARDED).gathers[number];
+        for run in held {
+            let slot = &mut backend.arena().lease(0)[run.start - from..run.end - from];
+            sharding(replica).read(Section::Parameters, run.start, slot).map_err(engine)?;
+        }
+        if rounds.is_some() {
+            backend.narrow(narrow);
+        }
+        let gather = Op::AllGather { cuts: Some(cuts), take: Take::Rest };
+        waited += move_floats(backend.as_mut(), sequence, &gather)?;
+        let slot = backend.arena().lease(0);
+        for run in lacks {
+            let values = &slot[run.start - from..run.end - from];
+            sharding(replica).write(Section::Parameters, run.start, values).map_err(engine)?;
+        }
     }
     Ok(waited)
 }

@@ -108,7 +108,7 @@ fn round(items: &[Item], slot: usize, world: usize) -> (usize, Vec<usize>) {
 pub fn state_digest(plane: &mut DataPlane, replica: &mut dyn Replica) -> Result<[u8; 32], Broke> {
     let tree = StateTree::new(replica.applied(), replica.about().state);
     let (rank, world) = (plane.membership.rank.index(), plane.membership.world().0 as usize);
-    let slot = replica.about().gradient_len();
+    let slot = plane.geometry.len;
     let items = items(&tree, &plane.shards.as_ref().expect(SHARDED).cuts, slot);
     let mut known = Known::default();
     let mut left = &items[..];
@@ -350,7 +350,7 @@ pub fn fill(
             }
         }
     }
-    let slot = replica.about().gradient_len();
+    let slot = plane.geometry.len;
     for Sent { section, elements, owner, writer } in sent(plane, specs) {
         in_pieces(&elements, slot, |piece| {
             let len = piece.len();

@@ -1,6 +1,6 @@
 //! Which shards of the state each rank of a generation holds, in elements. It does not know what lies there, nor who asks.
 
-use dtrain_collective::without;
+use dtrain_collective::{Narrow, without};
 use dtrain_types::{Holders, NodeId, Rank};
 use std::ops::Range;
 
@@ -16,17 +16,39 @@ pub struct Shards {
     pub held: Vec<Range<usize>>,
     /// What it does not hold of them.
     pub lacks: Vec<Range<usize>>,
+    /// How all of them are gathered from their owners: as much at a time as a slot has room for.
+    pub gathers: Vec<GatherPiece>,
+}
+
+/// Parameters that are gathered at once.
+pub struct GatherPiece {
+    /// The first of them, which lies at the start of a slot.
+    pub from: usize,
+    /// What this rank holds of them.
+    pub held: Vec<Range<usize>>,
+    /// What it does not.
+    pub lacks: Vec<Range<usize>>,
+    /// Where those of each owner begin in a slot, and where the last one's end.
+    pub cuts: Vec<usize>,
+    /// What each rank has of them.
+    pub narrow: Narrow,
 }
 
 impl Shards {
-    /// The shards of so many parameters, over ranks on these nodes, as this rank has them.
-    pub fn new(rank: Rank, nodes: &[NodeId], redundancy: u32, parameters: usize) -> Self {
+    /// The shards of so many parameters, over ranks on these nodes, as this rank has them, whose slots have so many elements.
+    pub fn new(rank: Rank, nodes: &[NodeId], redundancy: u32, parameters: usize, slot: usize) -> Self {
         let holders = Holders::new(nodes, redundancy);
         let held = holders.holding(rank).elements(parameters);
+        let all: Vec<_> =
+            (0..nodes.len()).map(|of| holders.holding(Rank(of as u32)).elements(parameters)).collect();
+        let cuts = holders.cuts(parameters);
+        let starts = (0..parameters).step_by(slot.max(1));
+        let gather = |from: usize| GatherPiece::new(from..parameters.min(from + slot), rank, &all, &cuts);
         Self {
+            gathers: starts.map(gather).collect(),
             lacks: without(std::slice::from_ref(&(0..parameters)), &held),
             held,
-            cuts: holders.cuts(parameters),
+            cuts,
             words: dtrain_engine::word_cuts(parameters, nodes.len()),
             holders,
         }
@@ -35,5 +57,26 @@ impl Shards {
     /// What this rank owns.
     pub fn owned(&self, rank: Rank) -> Range<usize> {
         self.cuts[rank.index()]..self.cuts[rank.index() + 1]
+    }
+}
+
+impl GatherPiece {
+    /// Of these parameters, of which each rank holds some and owns those between its cuts.
+    fn new(elements: Range<usize>, rank: Rank, holds: &[Vec<Range<usize>>], cuts: &[usize]) -> Self {
+        let from = elements.start;
+        let of = |runs: &[Range<usize>]| -> Vec<Range<usize>> {
+            let inside = |run: &Range<usize>| run.start.max(elements.start)..run.end.min(elements.end);
+            runs.iter().map(inside).filter(|run| run.start < run.end).collect()
+        };
+        let in_slot = |run: Range<usize>| run.start - from..run.end - from;
+        let has = |runs: &Vec<Range<usize>>| [Vec::new(), of(runs).into_iter().map(in_slot).collect()];
+        let held = of(&holds[rank.index()]);
+        Self {
+            lacks: without(std::slice::from_ref(&elements), &held),
+            held,
+            cuts: cuts.iter().map(|cut| (*cut).clamp(elements.start, elements.end) - from).collect(),
+            narrow: Narrow::new(holds.iter().map(has)),
+            from,
+        }
     }
 }

@@ -24,6 +24,19 @@ pub fn shard_elements(shards: &Range<u32>, len: usize) -> Range<usize> {
     cut(shards.start)..cut(shards.end)
 }
 
+crate::words!(
+    /// What ranks share out of a state and its gradients, each level with those before it.
+    #[derive(PartialOrd, Ord)]
+    ShardLevel {
+        /// The moments of the optimizer, and the sum of the gradients that an update needs.
+        Optimizer = "optimizer",
+        /// The gradients: each is summed by those who hold its shard as soon as it is computed, window by window, and nobody has all of it.
+        Gradients = "gradients",
+        /// The parameters: each rank has those of other shards while a pass needs them.
+        Parameters = "parameters",
+    }
+);
+
 /// Shards that somebody holds.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Holding {

@@ -201,6 +201,16 @@ pub fn what_ranks_need_is_there_where_they_have_said_what_that_is(worlds: &[u32]
                 let gathered = backend.arena().lease(0);
                 assert!((0..len).all(|i| gathered[i] == mark(0, i)), "rank {rank} of {world}, {len} floats");
             }
+            // Of what the others give it has what it needs.
+            let slot = backend.arena().lease(0);
+            slot.fill(f32::NAN);
+            cuts[rank..rank + 2].windows(2).flat_map(|own| own[0]..own[1]).for_each(|i| slot[i] = mark(0, i));
+            let op = Op::AllGather { cuts: Some(&cuts), take: Take::Needed };
+            run(&mut *backend, 2 * COUNTS.len() as u64, op);
+            let gathered = backend.arena().lease(0);
+            for i in (0..len).filter(|i| narrow.is_needed(rank, &(*i..i + 1))) {
+                assert_eq!(gathered[i], mark(0, i), "element {i} of {len}, rank {rank} of {world}");
+            }
         });
     });
 }

@@ -5,6 +5,7 @@
 use super::DeviceReplica;
 use crate::OwnMemory;
 use crate::error::EngineError;
+use crate::flat::Flat;
 use crate::layout::Section;
 use crate::passes::{Divisor, Reduced};
 use crate::sharding::{Lies, Moments, ReducedSum, Sharding, Words, place_of};
@@ -29,6 +30,10 @@ impl<D: OwnMemory> Sharding for DeviceReplica<D> {
         let divisor = Divisor { weight, scale: *loss_scale };
         let reduced = Reduced::<D> { gradient: D::look(&passes.gradients[0]), samples, divisor };
         shards.as_mut().expect(SHARDED).measure(device, &facts, (step, share), &reduced)
+    }
+
+    fn lend_sum(&mut self, _elements: usize) -> Flat {
+        panic!("this replica adds up gradients where it computes them")
     }
 
     fn tell(&mut self, words: Words<'_>) -> Result<(), EngineError> {

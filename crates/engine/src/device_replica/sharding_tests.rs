@@ -9,7 +9,7 @@ use crate::models::{CnnOptions, cnn, peer};
 use crate::replica::micro_batch;
 use crate::sharding::{Lies, Piece, ReducedSum, Words, word_cuts};
 use crate::sharing::UpdateShare;
-use dtrain_types::{Holders, Holding, NodeId, Rank};
+use dtrain_types::{Holders, Holding, NodeId, Rank, ShardLevel};
 
 /// Replicas that hold shards, each of them on two, and one that has all of the state.
 struct Peers {
@@ -25,7 +25,7 @@ fn holders(world: usize) -> Holders {
 impl Peers {
     fn new(world: usize, model: impl Fn() -> Model<Cpu>) -> Self {
         let whole = DeviceReplica::new(device(), model(), optimizer(), Seed(3)).expect("there is memory");
-        let in_shards = Optimizer { keeps: Keeps::Shards, ..optimizer() };
+        let in_shards = Optimizer { keeps: Keeps::Shards(ShardLevel::Optimizer), ..optimizer() };
         let one = |_| DeviceReplica::new(device(), model(), in_shards, Seed(3)).expect("there is memory");
         let mut peers = Self { whole, held: (0..world).map(one).collect(), holders: holders(world) };
         for (replica, rank) in peers.held.iter_mut().zip(0..) {

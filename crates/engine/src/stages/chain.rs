@@ -159,6 +159,11 @@ impl<D: Device> Chain<D> {
         self.children.iter().any(|child| child.tied.is_some())
     }
 
+    /// The parameters that belong to two stages.
+    pub(crate) fn ties(&self) -> Vec<Range<usize>> {
+        self.children.iter().filter_map(|child| child.tied.as_ref()).map(|tie| tie.params.clone()).collect()
+    }
+
     /// How many stages it has.
     #[must_use]
     pub fn len(&self) -> usize {

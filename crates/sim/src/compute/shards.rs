@@ -9,9 +9,9 @@ use super::tools::Tools;
 use super::words::{Ask, News, Work};
 use crate::sabotage::Sabotage;
 use dtrain_collective::{Arena, Narrow, Op, Take};
-use dtrain_engine::{Piece, Section, Sharded, State, UpdateShare, needed, word_cuts};
+use dtrain_engine::{Lies, Piece, ReducedSum, Section, Sharded, State, UpdateShare, needed, word_cuts};
 use dtrain_protocol::{Digest, Failure, Loaded, StepRecord, Task};
-use dtrain_types::{Holders, Holding, NodeId, Rank, Step};
+use dtrain_types::{Holders, Holding, NodeId, Rank, Step, Trailer};
 
 impl Compute {
     /// What it holds, where ranks hold shards.
@@ -196,9 +196,10 @@ impl Compute {
         let (Some(plane), Some(state)) = (&mut self.plane, &self.state) else { return };
         let sum = Self::arena(plane, tools).lease(0).to_vec();
         let Some(shards) = &mut self.shards else { return };
-        let of = (record.trailer.weight, record.trailer.samples);
+        let Trailer { weight, samples, .. } = record.trailer;
+        let reduced = ReducedSum { lies: Lies::Home(&sum), weight, samples };
         let share = UpdateShare { index: plane.rank.index(), of: plane.members.participants.len() };
-        shards.sharded.measure(&tools.engine.update_rule(), state, (step, &sum), (of.0, of.1, share));
+        shards.sharded.measure(&tools.engine.update_rule(), state, (step, share), reduced);
         self.computed.as_mut().expect("a step is in hand").sum = sum;
         self.agenda.handle_measured(record);
     }

@@ -225,7 +225,7 @@ impl<T: Transport> HierarchicalBackend<T> {
         let (world, len) = (self.world().0 as usize, self.group.geometry().len);
         let of = |rank: usize| op.moves(rank, world, len).expect("it is no reduction");
         self.given = of(self.rank.index()).gives.unwrap_or(0..0);
-        self.take = if op.takes_rest() { Take::Rest } else { Take::All };
+        self.take = op.take();
         self.takers.clear();
         self.takers.extend(self.topology.ranks(self.host).map(|rank| of(rank).takes));
         self.host_moves.clear();
@@ -289,7 +289,7 @@ impl<T: Transport> HierarchicalBackend<T> {
         }
         let lays = match (self.take, &self.laid) {
             (Take::Rest, Some(laid)) => &laid[..],
-            (Take::Rest, None) | (Take::All, _) => std::slice::from_ref(&self.given),
+            (Take::Rest, None) | (Take::All | Take::Needed, _) => std::slice::from_ref(&self.given),
         };
         let lays = lays.iter().filter(|run| !run.is_empty());
         lays.for_each(|run| self.group.copy_slot_0(local, 0, run.clone()));

@@ -1,0 +1,121 @@
+//! A gradient cut into windows, one behind the other from its end: each is final as a whole before the next one is begun.
+//!
+//! Who has a gradient window by window needs memory for the longest alone, and for those that are begun before their turn. This file does not know
+//! what becomes of a window.
+
+use crate::layout::Layout;
+use std::ops::Range;
+
+/// Fewer elements make no window, where there is something in front of them: to send them takes as long as to send so many.
+const LEAST: usize = 4096;
+
+/// The windows of a gradient.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Windows {
+    all: Vec<Window>,
+}
+
+/// One of them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Window {
+    /// Its elements.
+    pub elements: Range<usize>,
+    /// When its first element is written.
+    pub begun: Begun,
+}
+
+/// When a window is begun.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Begun {
+    /// When the one behind it is final.
+    InTurn,
+    /// Before that: a stage far behind it writes there too, to which one of its parameters is tied.
+    Early,
+}
+
+impl Windows {
+    /// Those of a gradient of stages that lie so, of which some use these parameters of earlier ones: first the sums of the statistics, then stage
+    /// by stage what makes a window.
+    ///
+    /// *Order*: a pure function of its arguments.
+    #[must_use]
+    pub fn of(layout: &Layout, tied: &[Range<usize>]) -> Self {
+        let mut all = Vec::new();
+        let mut push = |elements: Range<usize>| {
+            let meets = |tie: &Range<usize>| tie.start < elements.end && elements.start < tie.end;
+            let begun = if tied.iter().any(meets) { Begun::Early } else { Begun::InTurn };
+            if !elements.is_empty() {
+                all.push(Window { elements, begun });
+            }
+        };
+        push(layout.parameters..layout.gradient_len());
+        let mut end = layout.parameters;
+        for stage in layout.stages.iter().rev().filter(|stage| !stage.parameters.is_empty()) {
+            let start = stage.parameters.start;
+            if end - start >= LEAST && start > 0 {
+                push(start..end);
+                end = start;
+            }
+        }
+        push(0..end);
+        Self { all }
+    }
+
+    /// They, the last elements first.
+    #[must_use]
+    pub fn all(&self) -> &[Window] {
+        &self.all
+    }
+
+    /// Elements of the longest of those that are begun in turn.
+    #[must_use]
+    pub fn longest(&self) -> usize {
+        let in_turn = self.all.iter().filter(|window| window.begun == Begun::InTurn);
+        in_turn.map(|window| window.elements.len()).max().unwrap_or(0)
+    }
+
+    /// Elements of memory for them: for the longest, and for each that is begun early.
+    #[must_use]
+    pub fn memory(&self) -> usize {
+        let early = self.all.iter().filter(|window| window.begun == Begun::Early);
+        self.longest() + early.map(|window| window.elements.len()).sum::<usize>()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::layout::StageSlice;
+
+    fn layout(lengths: &[usize], stats: usize) -> Layout {
+        let mut layout = Layout { stats, ..Layout::default() };
+        for len in lengths {
+            let parameters = layout.parameters..layout.parameters + len;
+            layout.parameters = parameters.end;
+            layout.stages.push(StageSlice { name: String::new(), kind: "", parameters, stats: 0..0 });
+        }
+        layout
+    }
+
+    fn elements(windows: &Windows) -> Vec<Range<usize>> {
+        windows.all().iter().map(|window| window.elements.clone()).collect()
+    }
+
+    #[test]
+    fn windows_end_where_stages_do_and_small_stages_are_one() {
+        let windows = Windows::of(&layout(&[5000, 0, 6000, 10, 4090, 0, 5000], 7), &[]);
+        let wanted = [20100..20107, 15100..20100, 11000..15100, 5000..11000, 0..5000];
+        assert_eq!(elements(&windows), wanted);
+        assert_eq!((windows.longest(), windows.memory()), (6000, 6000));
+        assert_eq!(elements(&Windows::of(&layout(&[10, 20], 0), &[])), [0..30]);
+        assert!(elements(&Windows::of(&layout(&[], 0), &[])).is_empty());
+    }
+
+    #[test]
+    fn a_window_of_a_parameter_that_a_later_stage_is_tied_to_is_begun_early() {
+        let windows = Windows::of(&layout(&[9000, 5000, 5000], 0), &[0..8000]);
+        let begun: Vec<Begun> = windows.all().iter().map(|window| window.begun).collect();
+        assert_eq!(begun, [Begun::InTurn, Begun::InTurn, Begun::Early]);
+        assert_eq!((windows.longest(), windows.memory()), (5000, 14000));
+    }
+}
