@@ -4,7 +4,7 @@ use crate::harness::hosts::Hosts;
 use crate::harness::network::{Network, Weather};
 use crate::harness::turn::has_turn;
 use crate::harness::{
-    CNN, GPT, MLP, Rng, Running, Signal, WIDE, audit_is_clean, checkpoints, folder, is_whole, ranks_of,
+    CNN, GPT, GPT2, MLP, Rng, Running, Signal, WIDE, audit_is_clean, checkpoints, folder, is_whole, ranks_of,
     refused, seed, signal, train, try_signal_to, whole_digest,
 };
 use std::collections::BTreeSet;
@@ -27,6 +27,28 @@ fn shards_on_any_number_of_ranks_give_the_digest_of_one_rank_that_has_the_whole_
         let whole = whole_digest(&model);
         for way in ways {
             let run = train(folder.path(), &format!("{model} {SHARDED} {way}"));
+            assert_eq!(run.digest(), whole, "{model} {way}\n{}", run.stderr);
+        }
+    }
+}
+
+#[test]
+fn gradients_in_windows_have_the_bits_of_whole_ones_on_any_number_of_ranks() {
+    let folder = folder();
+    for (model, ways) in [
+        (format!("{WIDE} steps=30"), &["ranks=1", "ranks=2", "ranks=3", "ranks=5", "ranks=8"][..]),
+        (format!("{CNN} steps=40 verify=5"), &["ranks=2", "ranks=4 redundancy=3", "ranks=7 redundancy=1"]),
+        // A table that two stages share, and parameters that nobody trains.
+        (
+            format!("{GPT2} steps=20 ema=0.9 model.width=64"),
+            &["ranks=2", "ranks=3 isolation=thread", "ranks=6"],
+        ),
+        (format!("{WIDE} steps=20 model.freeze=[\"0.*\"] optimizer.kind=sgd"), &["ranks=3"]),
+        (format!("{MLP} steps=20 wire=bf16"), &["ranks=3"]),
+    ] {
+        let whole = whole_digest(&model);
+        for way in ways {
+            let run = train(folder.path(), &format!("{model} {SHARDED} shard=gradients {way}"));
             assert_eq!(run.digest(), whole, "{model} {way}\n{}", run.stderr);
         }
     }
@@ -98,16 +120,28 @@ fn a_run_in_shards_begins_with_the_parameters_of_a_file_as_any_other() {
 
 #[test]
 fn whichever_rank_is_killed_at_whatever_moment_no_step_is_lost_and_its_shards_have_two_holders_again() {
-    if !has_turn(0) {
-        return;
+    if has_turn(0) {
+        kills_cost_nothing("");
     }
+}
+
+#[test]
+fn kills_while_windows_of_gradients_travel_cost_no_step_and_no_bit() {
+    if has_turn(3) {
+        kills_cost_nothing("shard=gradients");
+    }
+}
+
+fn kills_cost_nothing(how: &str) {
     let (seed, kills) = (seed(), 8);
     println!("DTRAIN_TEST_SEED={seed} repeats this");
     let mut rng = Rng(seed);
     let model = format!("{WIDE} steps=900 checkpoint.every=none");
     let folder = folder();
-    let mut run =
-        Running::start(folder.path(), &format!("{model} {SHARDED} ranks=4 name=hurt max_restarts=1000"));
+    let mut run = Running::start(
+        folder.path(),
+        &format!("{model} {SHARDED} {how} ranks=4 name=hurt max_restarts=1000"),
+    );
     run.wait_for_step(10);
     for kill in 0..kills {
         let ranks = run.rank_pids();
@@ -129,7 +163,7 @@ fn whichever_rank_is_killed_at_whatever_moment_no_step_is_lost_and_its_shards_ha
 fn hosts_of_which_one_alone_sees_the_checkpoint_go_on_with_it_in_shards() {
     let model = format!("{MLP} threads=1 state=sharded");
     let hosts = Hosts::on_loopback("2");
-    for (steps, more) in [(20, ""), (40, "--resume")] {
+    for (steps, more) in [(20, ""), (40, "--resume shard=gradients")] {
         let other = hosts.start(1, "ranks=2");
         let run = hosts.start(0, &format!("{model} steps={steps} ranks=1 name=hosts {more}")).finish();
         other.finish().succeeded();
@@ -142,6 +176,17 @@ fn hosts_of_which_one_is_lost_with_all_its_ranks_go_on_with_what_their_mirrors_h
     if !has_turn(1) {
         return;
     }
+    lost_hosts_cost_nothing("");
+}
+
+#[test]
+fn a_lost_host_whose_ranks_held_windows_of_gradients_costs_nothing_either() {
+    if has_turn(2) {
+        lost_hosts_cost_nothing("shard=gradients");
+    }
+}
+
+fn lost_hosts_cost_nothing(how: &str) {
     let weather = Weather { delay: Duration::from_micros(200), one_in: u64::MAX, seed: 1 };
     let network = match Network::build(3, weather) {
         Ok(network) => network,
@@ -152,7 +197,7 @@ fn hosts_of_which_one_is_lost_with_all_its_ranks_go_on_with_what_their_mirrors_h
     let start =
         |host: u32, words: &str| Running::of(network.command(host as usize, &hosts.node(host, words)));
     let mut others = [1, 2].map(|host| Some(start(host, "ranks=2 threads=1")));
-    let mut first = start(0, &format!("{model} {SHARDED} ranks=2 name=hosts"));
+    let mut first = start(0, &format!("{model} {SHARDED} {how} ranks=2 name=hosts"));
     first.wait_for_step(50);
     for host in [1, 2] {
         // Both of its ranks at once, and the node with them: each of their shards has its other holder elsewhere.

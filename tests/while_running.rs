@@ -210,7 +210,14 @@ fn what_is_not_finite_is_named_by_step_and_micro_batch_and_nobody_commits_it() {
     let mut places = Vec::new();
     for (bad, loss) in [("3.4e38", "cross_entropy"), ("1e20", "mse")] {
         write_table(&folder.path().join("table.csv"), bad);
-        for how in ["ranks=1", "ranks=2", "ranks=3", "ranks=5", "ranks=2 isolation=thread"] {
+        for how in [
+            "ranks=1",
+            "ranks=2",
+            "ranks=3",
+            "ranks=5",
+            "ranks=2 isolation=thread",
+            "ranks=3 state=sharded shard=gradients",
+        ] {
             let name = format!("{loss}-{}", how.replace([' ', '='], "-"));
             let run = train(folder.path(), &format!("{table} loss.kind={loss} {how} name={name}"));
             run.ended_with(1);
