@@ -219,10 +219,6 @@ fn sharded(config: &Config, problems: &mut Vec<Problem>) {
         problems.push(problem.hint("write reduce=exact, or state=replicated"));
     }
     let level = config.world.shard;
-    if level == ShardLevel::Parameters {
-        let problem = config.problem("shard", "parameters are whole on every rank so far");
-        problems.push(problem.hint("write shard=gradients, or shard=optimizer"));
-    }
     if level >= ShardLevel::Gradients && matches!(config.model, Model::Torch) {
         let problem = config.problem("shard", "a program's own passes give a gradient as a whole");
         problems.push(problem.hint("write shard=optimizer"));

@@ -27,7 +27,7 @@ use crate::settling::{Normaliser, Settling};
 use crate::sharding::Sharding;
 use crate::sharing::Sharing;
 use crate::stage::{Mode, Shape};
-use crate::stages::{Gradients, Inside};
+use crate::stages::{Gradients, Inside, Whole};
 use crate::state::State;
 use crate::update_info::UpdateInfo;
 use dtrain_types::{MicroBatch, Seed, Step, Wire};
@@ -253,7 +253,7 @@ impl<D: OwnMemory> DeviceReplica<D> {
         let (x, targets) = passes.feeds.batch(device, (step, micro_batch), batch)?;
         let pass = passes::pass(&*device, Mode::Train, *seed, (step, micro_batch), batch.rows);
         let room = Room {
-            params: D::look(&sections[0]),
+            params: &mut Whole::<D>(D::look(&sections[0])),
             stats: D::look(&sections[1]),
             saved: D::take(&mut passes.saved),
             scratch: D::take(&mut passes.scratch),
@@ -319,7 +319,7 @@ impl<D: OwnMemory> DeviceReplica<D> {
         let finished = if averages { Section::Average } else { Section::Parameters };
         let pass = passes::pass(&*device, Mode::Evaluate, *seed, (host.applied, MicroBatch(0)), rows);
         let mut room = Room {
-            params: D::look(&sections[finished as usize]),
+            params: &mut Whole::<D>(D::look(&sections[finished as usize])),
             stats: D::look(&sections[1]),
             saved: D::take(&mut passes.saved),
             scratch: D::take(&mut passes.scratch),

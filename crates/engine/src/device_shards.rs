@@ -7,11 +7,11 @@ use crate::OwnMemory;
 use crate::device::NORM_BLOCK;
 use crate::error::EngineError;
 use crate::groups::Runs;
-use crate::held_update::HeldUpdate;
+use crate::held_update::{HeldUpdate, PartsLie};
 use crate::layout::Section;
 use crate::optimizer::{Buffers, Optimizer};
 use crate::passes::Reduced;
-use crate::sharding::{Held, Moments, WORDS};
+use crate::sharding::{Held, HeldState, WORDS};
 use crate::sharing::UpdateShare;
 use crate::update_facts::UpdateFacts;
 use crate::update_info::UpdateInfo;
@@ -60,13 +60,14 @@ impl<D: OwnMemory> DeviceShards<D> {
     pub fn hold(
         &mut self,
         device: &D,
-        moments: &Moments,
+        moments: &HeldState,
         all: &Runs,
         facts: &UpdateFacts,
     ) -> Result<(), EngineError> {
         *self = Self::none(device)?;
         let held = moments.held().clone();
-        for (values, place) in moments.sections().into_iter().zip(&mut self.moments) {
+        for (section, place) in Section::MOMENTS.into_iter().zip(&mut self.moments) {
+            let values = moments.section(section);
             *place = device.floats(values.len())?;
             device.send(values, place)?;
         }
@@ -161,7 +162,7 @@ impl<D: OwnMemory> DeviceShards<D> {
         let [first, second] = moments.each_mut().map(|section| D::take(section));
         let to = Buffers::<D> { parameters, first, second, average };
         let making = making.as_mut().expect(MEASURED);
-        making.make(device, rule, (held, runs), (kept, D::look(sum)), to, stats)
+        making.make(device, rule, (held, runs), (kept, D::look(sum)), (to, PartsLie::InWhole), stats)
     }
 
     /// [`Sharding::commit`](crate::Sharding::commit), of these parameters and this moving average.

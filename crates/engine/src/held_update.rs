@@ -29,6 +29,15 @@ pub(crate) struct HeldUpdate {
     made: bool,
 }
 
+/// Where parameters and their moving average lie of what is held.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum PartsLie {
+    /// Among all others.
+    InWhole,
+    /// Alone, as moments do.
+    AsHeld,
+}
+
 /// What is held of the parameters: runs, and of each the groups, counted from its start.
 pub(crate) type HeldRuns<'a> = (&'a Held, &'a [Runs]);
 
@@ -93,7 +102,7 @@ impl HeldUpdate {
         (facts, optimizer): (&UpdateFacts, &Optimizer),
         (held, runs): HeldRuns<'_>,
         (kept, sum): (&Held, D::Ref<'_>),
-        mut to: Buffers<'_, D>,
+        (mut to, lies): (Buffers<'_, D>, PartsLie),
         stats: D::Mut<'_>,
     ) -> (Step, UpdateInfo) {
         assert!(!self.made, "an update is made once");
@@ -101,11 +110,12 @@ impl HeldUpdate {
         for ((run, start), runs) in held.runs.iter().zip(&held.starts).zip(runs) {
             let Some(scale) = settled.scale else { break };
             let at = *start..*start + run.len();
+            let place = if lies == PartsLie::AsHeld { at.clone() } else { run.clone() };
             let buffers = Buffers::<D> {
-                parameters: D::part_mut(&mut to.parameters, run.clone()),
+                parameters: D::part_mut(&mut to.parameters, place.clone()),
                 first: part_if_there::<D>(&mut to.first, &at),
                 second: part_if_there::<D>(&mut to.second, &at),
-                average: part_if_there::<D>(&mut to.average, run),
+                average: part_if_there::<D>(&mut to.average, &place),
             };
             let grads = D::part(sum, kept.place(run));
             optimizer.apply(device, self.step, Factors::known(scale), runs, grads, buffers);

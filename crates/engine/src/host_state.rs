@@ -12,7 +12,7 @@ use crate::muon_update::MuonUpdate;
 use crate::optimizer::{Keeps, Optimizer, Rule};
 use crate::passes::{self, Divisor, Reduced};
 use crate::sharded_update::Sharded;
-use crate::sharding::{Lies, Moments, ReducedSum, Sharding, Words};
+use crate::sharding::{HeldState, Lies, ReducedSum, Sharding, Words};
 use crate::shared_memory::Mapped;
 use crate::shared_update::{Sharer, Sum, UpdateRule};
 use crate::sharing::{Sharing, UpdateShare};
@@ -155,6 +155,12 @@ impl<D: HostDevice> HostState<D> {
     fn sharding_parts(&mut self) -> (&mut Sharded, UpdateRule<'_, D>, &mut State) {
         let Self { device, facts, optimizer, runs, own, sharded, .. } = self;
         (sharded.as_mut().expect(SHARDED), UpdateRule { device, facts, optimizer, runs }, own)
+    }
+
+    /// What it holds. *Panics* if it holds a whole state.
+    #[must_use]
+    pub fn held(&self) -> &HeldState {
+        self.sharded().state()
     }
 
     fn sharded(&self) -> &Sharded {
@@ -313,8 +319,12 @@ impl<D: HostDevice> Sharing for HostState<D> {
 }
 
 impl<D: HostDevice> Sharding for HostState<D> {
+    fn holds(&self, section: Section) -> bool {
+        self.optimizer.held_sections()[section as usize]
+    }
+
     fn holding(&self) -> &Holding {
-        self.sharded().moments().holding()
+        self.sharded().state().holding()
     }
 
     fn measure(&mut self, step: Step, sum: ReducedSum<'_>, share: UpdateShare) -> Result<(), EngineError> {
@@ -365,8 +375,8 @@ impl<D: HostDevice> Sharding for HostState<D> {
 
     fn read(&mut self, section: Section, from: usize, to: &mut [f32]) -> Result<(), EngineError> {
         let elements = from..from + to.len();
-        let part = match section.is_of_moments() {
-            true => self.sharded().moments().part(section, elements),
+        let part = match self.holds(section) {
+            true => self.sharded().state().part(section, elements),
             false => &self.own.section(section)[elements],
         };
         to.copy_from_slice(part);
@@ -374,21 +384,25 @@ impl<D: HostDevice> Sharding for HostState<D> {
     }
 
     fn write(&mut self, section: Section, to: usize, values: &[f32]) -> Result<(), EngineError> {
-        assert!(!section.is_of_moments(), "moments are prepared, and then adopted");
+        assert!(!self.holds(section), "what is held is prepared, and then adopted");
         self.own.section_mut(section)[to..to + values.len()].copy_from_slice(values);
         Ok(())
     }
 
-    fn prepare(&mut self, holding: &Holding) -> Result<Moments, EngineError> {
+    fn prepare(&mut self, holding: &Holding) -> Result<HeldState, EngineError> {
         let mut prepared = self.sharded().prepare(&self.update_rule(), holding);
         prepared.take_first(&self.own);
         Ok(prepared)
     }
 
-    fn adopt(&mut self, moments: Moments, applied: Step) -> Result<(), EngineError> {
+    fn adopt(&mut self, moments: HeldState, applied: Step) -> Result<(), EngineError> {
         let (sharded, rule, own) = self.sharding_parts();
         sharded.adopt(&rule, moments);
-        Section::MOMENTS.into_iter().for_each(|section| own.empty(section));
+        let held = rule.optimizer.held_sections();
+        Section::ALL
+            .into_iter()
+            .filter(|section| held[*section as usize])
+            .for_each(|section| own.empty(section));
         own.applied = applied;
         Ok(())
     }

@@ -84,7 +84,10 @@ pub use replica::{Gradient, MicroBatchGroup, Replica, is_at_fault, micro_batch};
 pub use schedule::{Decay, LrScaling, LrSchedule, Span};
 pub use settling::{Findings, Normaliser, Settling, UpdateScalars, Verdict};
 pub use sharded_update::Sharded;
-pub use sharding::{Held, Lies, Moments, Piece, ReducedSum, Sharding, Words, needed, word_cuts};
+pub use sharding::{
+    BringsParameters, Gathering, Held, HeldState, Lies, OwnParameters, Piece, ReducedSum, Sharding, Words,
+    needed, word_cuts,
+};
 pub use shared_memory::{
     PARTS, SharedAreas, SharedParts, journal_word, shared_shape, shared_shape_in_blocks, stats_area,
 };
@@ -95,4 +98,4 @@ pub use state_tree::{GroupValue, StateTree};
 pub use update_facts::UpdateFacts;
 pub use update_info::UpdateInfo;
 pub use whole_update::WholeUpdate;
-pub use windows::{Begun, Window, Windows};
+pub use windows::{Begun, Call, Itinerary, Window, Windows};

@@ -17,12 +17,12 @@ use crate::model::Model;
 use crate::optimizer::{Keeps, Optimizer};
 use crate::passes::{self, Room, Training};
 use crate::replica::{Gradient, MicroBatchGroup, Replica};
-use crate::sharding::Sharding;
+use crate::sharding::{BringsParameters, Gathering, HeldState, Sharding};
 use crate::shared_update::UpdateRule;
 use crate::sharing::Sharing;
 use crate::stack::{Side, Stack};
 use crate::stage::{Input, Mode, Shape};
-use crate::stages::Gradients;
+use crate::stages::{Gradients, Parameters, Whole};
 use crate::state::State;
 use crate::update_info::UpdateInfo;
 use crate::windows::Windows;
@@ -107,7 +107,7 @@ impl<D: HostDevice> ModelReplica<D> {
         };
         let windows = match optimizer.keeps {
             Keeps::Shards(level) if level >= ShardLevel::Gradients => {
-                Some(Windows::of(&layout, &model.chain.ties()))
+                Some(Windows::of(&layout, &model.chain.ties(), model.chain.itinerary()))
             }
             _ => None,
         };
@@ -145,14 +145,131 @@ impl<D: HostDevice> ModelReplica<D> {
     }
 
     /// Forward in evaluation mode; the outputs lie in `self.outputs`.
-    fn infer(&mut self, rows: usize, inputs: Inputs<'_>) -> Result<Rows, EngineError> {
+    fn infer(
+        &mut self,
+        rows: usize,
+        inputs: Inputs<'_>,
+        brought: Option<&mut dyn BringsParameters>,
+    ) -> Result<Rows, EngineError> {
         self.model.check_inputs(rows, inputs)?;
-        let Self { model, seed, state, saved, scratch, outputs, .. } = self;
-        let (device, state) = (state.device(), state.state());
+        let averages = self.about.state.averages;
+        let Self { model, seed, state: held, saved, scratch, outputs, .. } = self;
+        let (device, state) = (held.device(), held.state());
         let place = (state.applied, MicroBatch(0));
         let pass = passes::pass(device, Mode::Evaluate, *seed, place, rows);
-        let mut room = Room { params: state.averaged(), ..room::<D>(state, saved, scratch, outputs) };
+        let section = if averages { Section::Average } else { Section::Parameters };
+        let mut own = Whole::<D>(state.averaged());
+        let mut brought = brought.map(|by| Brought { held: held.held(), section, by });
+        let params = parameters::<D>(&mut own, &mut brought);
+        let mut room = room::<D>(params, state, saved, scratch, outputs);
         Ok(passes::forward(model, &pass, &mut room, lend(inputs), None))
+    }
+
+    /// [`Replica::compute`], by parameters that are brought, if somebody brings them.
+    fn compute_by(
+        &mut self,
+        group: &MicroBatchGroup,
+        batch: &BatchView<'_>,
+        brought: Option<&mut dyn BringsParameters>,
+        gradient: &mut dyn Gradient,
+        figures: &mut [BatchFigures],
+    ) -> Result<(), EngineError> {
+        self.model.check_batch(batch)?;
+        expect_length("gradient", self.about.gradient_len(), gradient.elements())?;
+        assert_eq!(figures.len(), group.micro_batches.len() as usize, "figures of each micro-batch");
+        let Self { model, seed, state: held, saved, scratch, outputs, beside, stack, losses, .. } = self;
+        let (device, scale, state) = (held.device(), held.loss_scale(), held.state());
+        let alone = [batch.rows];
+        // Stages round where they add up several.
+        let (batch, rows, [among, after]) = match figures.len() {
+            1 => (*batch, &alone[..], [Wire::F32, group.wire]),
+            count => {
+                let stack = stack.as_mut().expect("a group of several is one that it takes");
+                stack.lay(count - 1, batch);
+                (
+                    stack.batch(count, |words| model.class_targets(words)),
+                    stack.rows(),
+                    [group.wire, Wire::F32],
+                )
+            }
+        };
+        let place = (group.step, group.first());
+        let mut pass = passes::pass(device, Mode::Train, *seed, place, batch.rows);
+        (pass.each, pass.wire) = (rows[0], among);
+        let mut own = Whole::<D>(state.section(Section::Parameters));
+        let section = Section::Parameters;
+        let mut brought = brought.map(|by| Brought { held: held.held(), section, by });
+        let room = room::<D>(parameters::<D>(&mut own, &mut brought), state, saved, scratch, outputs);
+        let (x, targets) = (lend(batch.inputs), lend_targets(&batch.targets));
+        let all = &mut InHost { open: gradient.elements(), gradient, device, wire: after };
+        let to = Training::<D> {
+            beside: beside.as_deref_mut(),
+            all,
+            scale: scale.map_or(1.0, |scale| scale.factor),
+        };
+        let losses = &mut losses[..figures.len()];
+        let (last, others) = losses.split_last_mut().expect("a group has a micro-batch");
+        *last = device.sums(passes::train(model, &pass, room, x, targets, to, others));
+        for ((figures, sums), rows) in figures.iter_mut().zip(losses).zip(rows) {
+            *figures = BatchFigures { sums: *sums, samples: *rows as u64 };
+        }
+        Ok(())
+    }
+
+    /// [`Replica::evaluate`], by parameters that are brought, if somebody brings them.
+    fn evaluate_by(
+        &mut self,
+        batch: &BatchView<'_>,
+        brought: Option<&mut dyn BringsParameters>,
+        counts: &mut EvaluationCounts,
+    ) -> Result<LossSums, EngineError> {
+        self.model.check_inputs(batch.rows, batch.inputs)?;
+        self.model.loss.check_targets(self.model.loss_rows(batch.rows), &batch.targets)?;
+        let shape = self.infer(batch.rows, batch.inputs, brought)?;
+        let outputs = &self.outputs[..shape.rows * shape.width];
+        let kept = Outputs::Kept(outputs);
+        let device = self.state.device();
+        let sums = self.model.loss.of(device, shape, kept, lend_targets(&batch.targets), 1.0);
+        let sums = device.sums(sums);
+        match batch.targets {
+            Targets::Classes(classes) => {
+                let best = &mut self.best[..shape.rows];
+                device.arg_max(shape, outputs, best);
+                counts.note_all(classes, best, shape.width);
+            }
+            Targets::Values(targets) => counts.note_errors(targets, outputs),
+            Targets::Mixed(_) => unreachable!("the targets were checked"),
+        }
+        Ok(sums)
+    }
+}
+
+/// Parameters of which the replica has some, and somebody brings all that a stage needs.
+struct Brought<'a> {
+    held: &'a HeldState,
+    section: Section,
+    by: &'a mut dyn BringsParameters,
+}
+
+impl<D: HostDevice> Parameters<D> for Brought<'_> {
+    fn part(&mut self, part: Range<usize>) -> &[f32] {
+        if part.is_empty() {
+            return &[];
+        }
+        self.by.bring(self.section, part, &mut |elements, to| {
+            to.copy_from_slice(self.held.part(self.section, elements));
+        })
+    }
+}
+
+/// The parameters of a pass: those that are brought, if they are, or its own.
+fn parameters<'a, D: HostDevice>(
+    own: &'a mut Whole<'_, D>,
+    brought: &'a mut Option<Brought<'_>>,
+) -> &'a mut dyn Parameters<D> {
+    match brought {
+        Some(brought) => brought,
+        None => own,
     }
 }
 
@@ -208,13 +325,13 @@ fn stack<D: HostDevice>(model: &Model<D>) -> Stack {
 }
 
 fn room<'a, D: HostDevice>(
+    params: &'a mut dyn Parameters<D>,
     state: &'a State,
     saved: &'a mut Flat,
     scratch: &'a mut Flat,
     outputs: &'a mut Flat,
 ) -> Room<'a, D> {
-    let (params, stats) = (state.section(Section::Parameters), state.section(Section::Stats));
-    Room { params, stats, saved, scratch, outputs }
+    Room { params, stats: state.section(Section::Stats), saved, scratch, outputs }
 }
 
 fn lend<D: HostDevice>(inputs: Inputs<'_>) -> Input<'_, D> {
@@ -259,43 +376,7 @@ impl<D: HostDevice> Replica for ModelReplica<D> {
         gradient: &mut dyn Gradient,
         figures: &mut [BatchFigures],
     ) -> Result<(), EngineError> {
-        self.model.check_batch(batch)?;
-        expect_length("gradient", self.about.gradient_len(), gradient.elements())?;
-        assert_eq!(figures.len(), group.micro_batches.len() as usize, "figures of each micro-batch");
-        let Self { model, seed, state, saved, scratch, outputs, beside, stack, losses, .. } = self;
-        let (device, scale, state) = (state.device(), state.loss_scale(), state.state());
-        let alone = [batch.rows];
-        // Stages round where they add up several.
-        let (batch, rows, [among, after]) = match figures.len() {
-            1 => (*batch, &alone[..], [Wire::F32, group.wire]),
-            count => {
-                let stack = stack.as_mut().expect("a group of several is one that it takes");
-                stack.lay(count - 1, batch);
-                (
-                    stack.batch(count, |words| model.class_targets(words)),
-                    stack.rows(),
-                    [group.wire, Wire::F32],
-                )
-            }
-        };
-        let place = (group.step, group.first());
-        let mut pass = passes::pass(device, Mode::Train, *seed, place, batch.rows);
-        (pass.each, pass.wire) = (rows[0], among);
-        let room = room::<D>(state, saved, scratch, outputs);
-        let (x, targets) = (lend(batch.inputs), lend_targets(&batch.targets));
-        let all = &mut InHost { open: gradient.elements(), gradient, device, wire: after };
-        let to = Training::<D> {
-            beside: beside.as_deref_mut(),
-            all,
-            scale: scale.map_or(1.0, |scale| scale.factor),
-        };
-        let losses = &mut losses[..figures.len()];
-        let (last, others) = losses.split_last_mut().expect("a group has a micro-batch");
-        *last = device.sums(passes::train(model, &pass, room, x, targets, to, others));
-        for ((figures, sums), rows) in figures.iter_mut().zip(losses).zip(rows) {
-            *figures = BatchFigures { sums: *sums, samples: *rows as u64 };
-        }
-        Ok(())
+        self.compute_by(group, batch, None, gradient, figures)
     }
 
     fn add(&self, wire: Wire, from: &[f32], into: &mut [f32]) {
@@ -317,30 +398,13 @@ impl<D: HostDevice> Replica for ModelReplica<D> {
         batch: &BatchView<'_>,
         counts: &mut EvaluationCounts,
     ) -> Result<LossSums, EngineError> {
-        self.model.check_inputs(batch.rows, batch.inputs)?;
-        self.model.loss.check_targets(self.model.loss_rows(batch.rows), &batch.targets)?;
-        let shape = self.infer(batch.rows, batch.inputs)?;
-        let outputs = &self.outputs[..shape.rows * shape.width];
-        let kept = Outputs::Kept(outputs);
-        let device = self.state.device();
-        let sums = self.model.loss.of(device, shape, kept, lend_targets(&batch.targets), 1.0);
-        let sums = device.sums(sums);
-        match batch.targets {
-            Targets::Classes(classes) => {
-                let best = &mut self.best[..shape.rows];
-                device.arg_max(shape, outputs, best);
-                counts.note_all(classes, best, shape.width);
-            }
-            Targets::Values(targets) => counts.note_errors(targets, outputs),
-            Targets::Mixed(_) => unreachable!("the targets were checked"),
-        }
-        Ok(sums)
+        self.evaluate_by(batch, None, counts)
     }
 
     fn predict(&mut self, rows: usize, inputs: Inputs<'_>, outputs: &mut [f32]) -> Result<(), EngineError> {
         let shape = self.model.loss_rows(rows);
         expect_length("outputs", shape.rows * shape.width, outputs.len())?;
-        self.infer(rows, inputs)?;
+        self.infer(rows, inputs, None)?;
         outputs.copy_from_slice(&self.outputs[..outputs.len()]);
         Ok(())
     }
@@ -369,5 +433,31 @@ impl<D: HostDevice> Replica for ModelReplica<D> {
 
     fn sharding(&mut self) -> Option<&mut dyn Sharding> {
         self.state.sharding()
+    }
+
+    fn gathering(&mut self) -> Option<&mut dyn Gathering> {
+        self.state.sharding().is_some_and(|state| state.holds(Section::Parameters)).then_some(self)
+    }
+}
+
+impl<D: HostDevice> Gathering for ModelReplica<D> {
+    fn compute(
+        &mut self,
+        group: &MicroBatchGroup,
+        batch: &BatchView<'_>,
+        parameters: &mut dyn BringsParameters,
+        gradient: &mut dyn Gradient,
+        figures: &mut [BatchFigures],
+    ) -> Result<(), EngineError> {
+        self.compute_by(group, batch, Some(parameters), gradient, figures)
+    }
+
+    fn evaluate(
+        &mut self,
+        batch: &BatchView<'_>,
+        parameters: &mut dyn BringsParameters,
+        counts: &mut EvaluationCounts,
+    ) -> Result<LossSums, EngineError> {
+        self.evaluate_by(batch, Some(parameters), counts)
     }
 }

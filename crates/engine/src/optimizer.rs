@@ -10,6 +10,7 @@ use crate::host_device::HostDevice;
 use crate::layout::{Layout, Tensor};
 use crate::muon::{self, Muon};
 use crate::schedule::LrSchedule;
+use crate::sharding::HeldSections;
 use crate::shared_memory::PARTS;
 use crate::state::StateShape;
 use dtrain_types::{ShardLevel, Step};
@@ -227,6 +228,17 @@ impl Optimizer {
             Keeps::Shards(_) if self.updates_before == 0 => StateShape { moments: 0, ..whole },
             Keeps::Shards(_) | Keeps::All => whole,
         }
+    }
+
+    /// Of which sections a replica has but the shards that it holds.
+    pub(crate) fn held_sections(&self) -> HeldSections {
+        let level = match self.keeps {
+            Keeps::Shards(level) => Some(level),
+            Keeps::All => None,
+        };
+        let moments = if level.is_some() { self.rule.moments() } else { 0 };
+        let parameters = level == Some(ShardLevel::Parameters);
+        [parameters, false, moments > 0, moments > 1, parameters && self.ema.is_some()]
     }
 
     /// The parameters as runs of one group each.

@@ -9,8 +9,8 @@ use crate::layout::Section;
 use crate::loss_scale::LossScale;
 use crate::model::Model;
 use crate::optimizer::{Buffers, Factors, Optimizer};
-use crate::stage::{Backward, Forward, Input, Mode, Pass, Stage};
-use crate::stages::{Gradients, Outer};
+use crate::stage::{Backward, Forward, Input, Mode, Pass};
+use crate::stages::{Gradients, Outer, Parameters};
 use crate::update_facts::UpdateFacts;
 use crate::update_info::UpdateInfo;
 use dtrain_types::{MicroBatch, Seed, Step, Wire};
@@ -18,8 +18,8 @@ use std::ops::Range;
 
 /// What a pass reads and where it works: memory of the device.
 pub(crate) struct Room<'a, D: Device> {
-    /// All parameters.
-    pub params: D::Ref<'a>,
+    /// The parameters.
+    pub params: &'a mut dyn Parameters<D>,
     /// All running statistics.
     pub stats: D::Ref<'a>,
     /// What stages keep; full planned length.
@@ -86,7 +86,7 @@ pub(crate) fn train<D: Device>(
     all.settle(layout.parameters);
     // The outputs, if the backward pass reads them, and what becomes their gradient.
     let (y, mut d) = match &mut beside {
-        None => (D::part(room.params, 0..0), pass.device.activations_mut(&mut room.outputs, length)),
+        None => (D::part(room.stats, 0..0), pass.device.activations_mut(&mut room.outputs, length)),
         Some(beside) => {
             let y = pass.device.activations(D::read(&room.outputs), length);
             let mut d = pass.device.activations_mut(beside, length);
@@ -117,7 +117,7 @@ pub(crate) fn train<D: Device>(
     let frozen = &model.frozen[..];
     let mut trained = Trained { device: pass.device, frozen, all, open: layout.parameters };
     let io = Backward {
-        params: shorter::<D>(room.params),
+        params: &mut *room.params as &mut dyn Parameters<D>,
         x: x.shorter(),
         y: shorter::<D>(y),
         saved: whole::<D>(&mut room.saved),
@@ -172,7 +172,7 @@ pub(crate) fn forward<D: Device>(
 ) -> Rows {
     let mut sums = stat_sums;
     let io = Forward {
-        params: shorter::<D>(room.params),
+        params: &mut *room.params as &mut dyn Parameters<D>,
         stats: shorter::<D>(room.stats),
         stat_sums: sums.as_mut().map(whole::<D>),
         x: x.shorter(),
@@ -180,7 +180,7 @@ pub(crate) fn forward<D: Device>(
         saved: whole::<D>(&mut room.saved),
         scratch: whole::<D>(&mut room.scratch),
     };
-    model.chain.forward(pass, io);
+    model.chain.walk(pass, io, None);
     model.loss_rows(pass.rows)
 }
 

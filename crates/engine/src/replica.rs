@@ -9,7 +9,7 @@ use crate::batch::{BatchFigures, BatchView, EvaluationCounts, Inputs};
 use crate::device::LossSums;
 use crate::error::EngineError;
 use crate::keeping::Keeping;
-use crate::sharding::Sharding;
+use crate::sharding::{Gathering, Sharding};
 use crate::sharing::Sharing;
 use crate::state::State;
 use dtrain_types::{MicroBatch, MicroRange, Step, Wire};
@@ -162,6 +162,11 @@ pub trait Replica: Send {
     /// What it does with the part of a state that it holds, if it holds no whole one. [`Replica::update`] and [`Replica::swap_state`]
     /// are not called then, and [`Replica::bring_state`] gives a state without the moments.
     fn sharding(&mut self) -> Option<&mut dyn Sharding>;
+
+    /// How its passes come by the parameters that others hold, if it is to hold but its shards of them.
+    fn gathering(&mut self) -> Option<&mut dyn Gathering> {
+        None
+    }
 }
 
 /// Computes one micro-batch alone, as a whole.

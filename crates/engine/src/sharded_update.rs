@@ -12,12 +12,12 @@ use crate::device::NORM_BLOCK;
 use crate::error::EngineError;
 use crate::flat::Flat;
 use crate::groups::Runs;
-use crate::held_update::HeldUpdate;
+use crate::held_update::{HeldUpdate, PartsLie};
 use crate::host_device::HostDevice;
 use crate::layout::Section;
 use crate::optimizer::Buffers;
 use crate::passes::Divisor;
-use crate::sharding::{Held, Lies, Moments, ReducedSum, WORDS};
+use crate::sharding::{Held, HeldState, Lies, ReducedSum, WORDS};
 use crate::shared_update::UpdateRule;
 use crate::sharing::UpdateShare;
 use crate::state::State;
@@ -29,7 +29,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// of that state, if it has any, are nobody's.
 #[derive(Debug, Default)]
 pub struct Sharded {
-    moments: Moments,
+    state: HeldState,
     /// Of each run that is held: the groups of its parameters, counted from its start.
     runs: Vec<Runs>,
     /// What is kept of the sum of the gradients: of what is held at least, and of the statistics.
@@ -42,28 +42,28 @@ pub struct Sharded {
 }
 
 impl Sharded {
-    /// The moments that it holds.
+    /// What it holds.
     #[must_use]
-    pub fn moments(&self) -> &Moments {
-        &self.moments
+    pub fn state(&self) -> &HeldState {
+        &self.state
     }
 
     /// [`Sharding::prepare`](crate::Sharding::prepare).
     #[must_use]
-    pub fn prepare<D: HostDevice>(&self, rule: &UpdateRule<'_, D>, holding: &Holding) -> Moments {
-        let moments = rule.optimizer.rule.moments();
-        let mut prepared = Moments::zeros(holding, rule.facts.parameters, [moments > 0, moments > 1]);
-        prepared.take_from(&self.moments);
+    pub fn prepare<D: HostDevice>(&self, rule: &UpdateRule<'_, D>, holding: &Holding) -> HeldState {
+        let there = rule.optimizer.held_sections();
+        let mut prepared = HeldState::zeros(holding, rule.facts.parameters, there);
+        prepared.take_from(&self.state);
         prepared
     }
 
     /// [`Sharding::adopt`](crate::Sharding::adopt).
-    pub fn adopt<D: HostDevice>(&mut self, rule: &UpdateRule<'_, D>, moments: Moments) {
-        self.runs = moments.held().runs.iter().map(|run| rule.runs.within(run)).collect();
+    pub fn adopt<D: HostDevice>(&mut self, rule: &UpdateRule<'_, D>, held: HeldState) {
+        self.runs = held.held().runs.iter().map(|run| rule.runs.within(run)).collect();
         (self.sum, self.kept) = Default::default();
         let blocks = rule.facts.parameters.div_ceil(NORM_BLOCK);
         self.squares.resize_with(blocks, AtomicU64::default);
-        self.moments = moments;
+        self.state = held;
         self.making = None;
     }
 
@@ -82,7 +82,7 @@ impl Sharded {
         match lies {
             Lies::Home(gradient) => {
                 rule.device.squares(&gradient[part], divisor.mean(), squares);
-                self.kept = self.moments.held().and(rule.facts.sums());
+                self.kept = self.state.held().and(rule.facts.sums());
                 if self.sum.len() != self.kept.elements() {
                     self.sum = Flat::zeros(self.kept.elements());
                 }
@@ -145,23 +145,35 @@ impl Sharded {
 
     /// [`Sharding::update_held`](crate::Sharding::update_held).
     pub fn update<D: HostDevice>(&mut self, rule: &UpdateRule<'_, D>, state: &mut State) {
-        let Self { moments, runs, sum, kept, making, .. } = self;
-        let held = moments.held().clone();
+        let Self { state: own, runs, sum, kept, making, .. } = self;
+        let (held, lies) = (own.held().clone(), Self::lies(own));
         let [parameters, stats, _, _, average] = state.sections_mut();
-        let [first, second] = moments.sections_mut();
+        let [held_parameters, _, first, second, held_average] = own.sections_mut();
+        let (parameters, average) = match lies {
+            PartsLie::InWhole => (parameters, average),
+            PartsLie::AsHeld => (held_parameters, held_average),
+        };
         let to = Buffers::<D> { parameters, first, second, average };
         let making = making.as_mut().expect(MEASURED);
         let rules = (rule.facts, rule.optimizer);
-        let (step, _) = making.make(rule.device, rules, (&held, runs), (kept, sum), to, stats);
+        let (step, _) = making.make(rule.device, rules, (&held, runs), (kept, sum), (to, lies), stats);
         state.applied = step;
+    }
+
+    /// Where the parameters lie of what is held, and their moving average.
+    fn lies(held: &HeldState) -> PartsLie {
+        if held.has(Section::Parameters) { PartsLie::AsHeld } else { PartsLie::InWhole }
     }
 
     /// [`Sharding::commit`](crate::Sharding::commit).
     pub fn commit<D: HostDevice>(&self, rule: &UpdateRule<'_, D>, state: &mut State, step: Step) {
         assert_eq!(state.applied, step, "an update is made before it is committed");
-        let Some(making) = &self.making else { return };
+        let Some(making) = self.making.as_ref().filter(|_| Self::lies(&self.state) == PartsLie::InWhole)
+        else {
+            return;
+        };
         let [parameters, .., average] = state.sections_mut();
-        making.commit(rule.device, rule.optimizer, self.moments.held(), parameters, average);
+        making.commit(rule.device, rule.optimizer, self.state.held(), parameters, average);
     }
 }
 

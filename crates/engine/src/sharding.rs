@@ -4,10 +4,12 @@
 //! replica *holds*: it alone is brought up to date by [`Sharding::update_held`], all else is copied from whoever holds it. This file does not
 //! know who holds what, nor how it travels; what an update does is `sharded_update.rs`.
 
-use crate::device::NORM_BLOCK;
+use crate::batch::{BatchFigures, BatchView, EvaluationCounts};
+use crate::device::{LossSums, NORM_BLOCK};
 use crate::error::EngineError;
 use crate::flat::Flat;
 use crate::layout::Section;
+use crate::replica::{Gradient, MicroBatchGroup};
 use crate::sharing::UpdateShare;
 use crate::state::{State, StateShape};
 use crate::update_info::UpdateInfo;
@@ -29,11 +31,16 @@ pub struct Piece {
 
 impl Piece {
     /// All that travels so that replicas of a state of this shape, which hold these shards, hold what they are to hold, in the order in which it
-    /// does; none where nobody has one of the shards ([`Holders::transfers`]).
+    /// does; none where nobody has one of the shards ([`Holders::transfers`]). Of a section that is held nobody has more than its shards.
     ///
     /// *Order*: a pure function of its arguments.
     #[must_use]
-    pub fn all(state: StateShape, held: &[Holding], holders: &Holders) -> Option<Vec<Self>> {
+    pub fn all(
+        state: StateShape,
+        held: &[Holding],
+        holders: &Holders,
+        is_held: impl Fn(Section) -> bool,
+    ) -> Option<Vec<Self>> {
         let transfers = holders.transfers(held)?;
         let lengths = state.lengths();
         let with = |none: bool| (0..).map(Rank).zip(held).filter(move |(_, it)| it.is_none() == none);
@@ -45,23 +52,16 @@ impl Piece {
             targets: with(true).map(|(rank, _)| rank).collect(),
         }];
         for Transfer { shards, source, parameters, moments } in transfers {
-            let piece = |(section, targets): (Section, &Vec<Rank>)| {
+            let piece = |section: Section| {
+                let targets = if is_held(section) { &moments } else { &parameters };
                 let elements = shard_elements(&shards, lengths[section as usize]);
                 Self { section, elements, source, targets: targets.clone() }
             };
-            let common = [Section::Parameters, Section::Average].map(|section| (section, &parameters));
-            pieces.extend(
-                common.into_iter().chain(Section::MOMENTS.map(|section| (section, &moments))).map(piece),
-            );
+            let sections = [Section::Parameters, Section::Average, Section::First, Section::Second];
+            pieces.extend(sections.map(piece));
         }
         pieces.retain(|piece| !piece.elements.is_empty() && !piece.targets.is_empty());
         Some(pieces)
-    }
-
-    /// Whether it is of what holders alone have.
-    #[must_use]
-    pub fn is_of_moments(&self) -> bool {
-        self.section.is_of_moments()
     }
 }
 
@@ -131,6 +131,9 @@ pub enum Words<'a> {
 
 /// A replica that keeps the moments of some shards.
 pub trait Sharding {
+    /// Of which sections it has but what it holds.
+    fn holds(&self, section: Section) -> bool;
+
     /// The shards that it holds, of the state of [`Replica::applied`](crate::Replica::applied); none before the first was adopted.
     fn holding(&self) -> &Holding;
 
@@ -171,35 +174,78 @@ pub trait Sharding {
     /// *Panics* if it does not have them.
     fn read(&mut self, section: Section, from: usize, to: &mut [f32]) -> Result<(), EngineError>;
 
-    /// Writes what others hold of parameters or moving average; or the statistics. *Errors*: of the device. *Panics* if it is another section.
+    /// Writes what others hold of parameters or moving average; or the statistics. *Errors*: of the device. *Panics* if it has but what it holds
+    /// of the section.
     fn write(&mut self, section: Section, to: usize, values: &[f32]) -> Result<(), EngineError>;
 
     /// Memory of the host for the moments of these shards, in which those lie already that it holds now. It goes on with what it has.
     ///
     /// *Blocks* for the device. *Errors*: of the device.
-    fn prepare(&mut self, holding: &Holding) -> Result<Moments, EngineError>;
+    fn prepare(&mut self, holding: &Holding) -> Result<HeldState, EngineError>;
 
     /// Holds these shards from now on, in a state of so many updates. An update that was measured is forgotten.
     ///
     /// *Errors*: of the device, or it has no room; it then holds nothing.
-    fn adopt(&mut self, moments: Moments, applied: Step) -> Result<(), EngineError>;
+    fn adopt(&mut self, moments: HeldState, applied: Step) -> Result<(), EngineError>;
 }
 
-/// The moments of some shards.
+/// Brings parameters that a replica lacks, for its passes.
+pub trait BringsParameters {
+    /// These elements of a section, which are those of one stage, until others are asked for; `own` writes what the replica holds of it itself. What
+    /// goes wrong is told when the pass is over: until then they are anything.
+    ///
+    /// *Blocks* until they are there.
+    fn bring(&mut self, section: Section, elements: Range<usize>, own: &mut OwnParameters<'_>) -> &[f32];
+}
+
+/// Writes elements that a replica holds into memory of their number.
+pub type OwnParameters<'a> = dyn FnMut(Range<usize>, &mut [f32]) + 'a;
+
+/// A replica that has but the shards of the parameters that it holds: its passes are brought the rest. [`Replica::compute`](crate::Replica::compute),
+/// [`Replica::evaluate`](crate::Replica::evaluate) and [`Replica::predict`](crate::Replica::predict) are not called once it holds some.
+pub trait Gathering {
+    /// As [`Replica::compute`](crate::Replica::compute).
+    ///
+    /// *Errors* and *panics*: as there.
+    fn compute(
+        &mut self,
+        group: &MicroBatchGroup,
+        batch: &BatchView<'_>,
+        parameters: &mut dyn BringsParameters,
+        gradient: &mut dyn Gradient,
+        figures: &mut [BatchFigures],
+    ) -> Result<(), EngineError>;
+
+    /// As [`Replica::evaluate`](crate::Replica::evaluate).
+    ///
+    /// *Errors*: as there.
+    fn evaluate(
+        &mut self,
+        batch: &BatchView<'_>,
+        parameters: &mut dyn BringsParameters,
+        counts: &mut EvaluationCounts,
+    ) -> Result<LossSums, EngineError>;
+}
+
+/// What a replica has of some shards alone: the moments, and the parameters and their moving average where nobody has all of them.
 #[derive(Clone, Debug, Default)]
-pub struct Moments {
+pub struct HeldState {
     holding: Holding,
     held: Held,
-    sections: [Flat; Section::MOMENTS.len()],
+    there: HeldSections,
+    sections: [Flat; Section::COUNT],
 }
 
-impl Moments {
+/// Of which sections a replica has but what it holds, in the order of [`Section::ALL`].
+pub(crate) type HeldSections = [bool; Section::COUNT];
+
+impl HeldState {
     /// Zeros for these shards of so many parameters, in those sections that there are.
-    pub(crate) fn zeros(holding: &Holding, parameters: usize, there: [bool; Section::MOMENTS.len()]) -> Self {
+    pub(crate) fn zeros(holding: &Holding, parameters: usize, there: HeldSections) -> Self {
         let held = Held::of(holding.elements(parameters));
         let len = held.elements();
         let sections = there.map(|there| Flat::zeros(if there { len } else { 0 }));
-        Self { holding: holding.clone(), held, sections }
+        Self { holding: holding.clone(), held, there, sections }
     }
 
     /// The shards.
@@ -212,30 +258,38 @@ impl Moments {
         &self.held
     }
 
+    /// Whether a section is one of which it has a part.
+    #[must_use]
+    pub fn has(&self, section: Section) -> bool {
+        self.there[section as usize]
+    }
+
+    /// All that it has of a section, the runs that are held one behind the other.
+    pub(crate) fn section(&self, section: Section) -> &[f32] {
+        &self.sections[section as usize]
+    }
+
     /// Elements of a section, counted as those of the parameters. *Panics* if they are not all among these.
     #[must_use]
     pub fn part(&self, section: Section, elements: Range<usize>) -> &[f32] {
         let at = self.held.place(&elements);
-        &self.sections[place_of(section)][at]
+        &self.sections[section as usize][at]
     }
 
     /// The same, to write.
     pub fn part_mut(&mut self, section: Section, elements: Range<usize>) -> &mut [f32] {
         let at = self.held.place(&elements);
-        &mut self.sections[place_of(section)][at]
+        &mut self.sections[section as usize][at]
     }
 
-    pub(crate) fn sections(&self) -> [&[f32]; Section::MOMENTS.len()] {
-        self.sections.each_ref().map(|flat| &**flat)
-    }
-
-    pub(crate) fn sections_mut(&mut self) -> [&mut [f32]; Section::MOMENTS.len()] {
+    pub(crate) fn sections_mut(&mut self) -> [&mut [f32]; Section::COUNT] {
         self.sections.each_mut().map(|flat| &mut **flat)
     }
 
-    /// Copies what a state has of them that holds moments by itself: those of a file, before anything was held.
+    /// Copies what a state has of them by itself: first values, or those of a file, before anything was held.
     pub(crate) fn take_first(&mut self, state: &State) {
-        for section in Section::MOMENTS {
+        let there = self.there;
+        for section in Section::ALL.into_iter().filter(|section| there[*section as usize]) {
             let first = state.section(section);
             for run in self.holding.elements(first.len()) {
                 self.part_mut(section, run.clone()).copy_from_slice(&first[run]);
@@ -246,11 +300,10 @@ impl Moments {
     /// Copies what both have.
     pub(crate) fn take_from(&mut self, other: &Self) {
         for both in self.held.meets(&other.held) {
-            for section in Section::MOMENTS {
-                if !self.sections[place_of(section)].is_empty() {
-                    let from = other.part(section, both.clone());
-                    self.part_mut(section, both.clone()).copy_from_slice(from);
-                }
+            let there = self.there;
+            for section in Section::ALL.into_iter().filter(|section| there[*section as usize]) {
+                let from = other.part(section, both.clone());
+                self.part_mut(section, both.clone()).copy_from_slice(from);
             }
         }
     }
@@ -324,17 +377,19 @@ impl Held {
 mod tests {
     use super::*;
 
+    const MOMENT: HeldSections = [false, false, true, false, false];
+
     #[test]
     fn what_two_holdings_have_in_common_is_taken_over() {
         let parameters = 1024 * 256;
         let old = Holding::of([0..300, 700..1024]);
-        let mut moments = Moments::zeros(&old, parameters, [true, false]);
+        let mut moments = HeldState::zeros(&old, parameters, MOMENT);
         for run in old.elements(parameters) {
             let values = moments.part_mut(Section::First, run.clone());
             values.iter_mut().zip(run).for_each(|(value, at)| *value = at as f32);
         }
         let new = Holding::of([200..500, 500..800]);
-        let mut next = Moments::zeros(&new, parameters, [true, false]);
+        let mut next = HeldState::zeros(&new, parameters, MOMENT);
         next.take_from(&moments);
         for (at, value) in (200 * 256..800 * 256).zip(next.part(Section::First, 200 * 256..800 * 256)) {
             let had = !(300 * 256..700 * 256).contains(&at);
@@ -346,7 +401,7 @@ mod tests {
     #[test]
     #[should_panic(expected = "are not held")]
     fn what_is_not_held_cannot_be_read() {
-        let moments = Moments::zeros(&Holding::of([0..10, 20..30]), 1024 * 256, [true, true]);
+        let moments = HeldState::zeros(&Holding::of([0..10, 20..30]), 1024 * 256, MOMENT);
         let _ = moments.part(Section::First, 9 * 256..21 * 256);
     }
 }

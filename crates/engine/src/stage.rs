@@ -363,9 +363,9 @@ impl<'a, D: Device> Input<'a, D> {
 }
 
 /// What a stage reads and writes in the forward pass. Slices are cut to the rows of this pass.
-pub struct Forward<'a, D: Device> {
+pub struct Forward<'a, D: Device, P = <D as Device>::Ref<'a>> {
     /// Its parameters.
-    pub params: D::Ref<'a>,
+    pub params: P,
     /// Its running statistics.
     pub stats: D::Ref<'a>,
     /// Where the micro-batch's statistics (times rows) go, when training; as long as `stats`.
@@ -381,9 +381,9 @@ pub struct Forward<'a, D: Device> {
 }
 
 /// What a stage reads and writes in the backward pass.
-pub struct Backward<'a, D: Device, G = <D as Device>::Mut<'a>> {
+pub struct Backward<'a, D: Device, G = <D as Device>::Mut<'a>, P = <D as Device>::Ref<'a>> {
     /// Its parameters.
-    pub params: D::Ref<'a>,
+    pub params: P,
     /// Its input in the forward pass.
     pub x: Input<'a, D>,
     /// Its output in the forward pass; anything if it does not need it ([`Needs::output`]).

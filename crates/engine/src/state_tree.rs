@@ -59,6 +59,18 @@ impl StateTree {
         tree
     }
 
+    /// Of what the digest for people covers ([`State::digest`](crate::State::digest)) of a state of this shape.
+    #[must_use]
+    pub fn of_model(shape: StateShape) -> Self {
+        let mut tree = Self { stretches: Vec::new(), len: 0 };
+        for (section, len) in Section::ALL.into_iter().zip(shape.lengths()) {
+            if !section.is_of_moments() {
+                tree.push(What::Section(section), len * FLOAT);
+            }
+        }
+        tree
+    }
+
     fn push(&mut self, what: What, bytes: usize) {
         self.stretches.push(Stretch { bytes: self.len..self.len + bytes, what });
         self.len += bytes;

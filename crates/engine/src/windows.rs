@@ -13,6 +13,7 @@ const LEAST: usize = 4096;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Windows {
     all: Vec<Window>,
+    itinerary: Itinerary,
 }
 
 /// One of them.
@@ -35,11 +36,11 @@ pub enum Begun {
 
 impl Windows {
     /// Those of a gradient of stages that lie so, of which some use these parameters of earlier ones: first the sums of the statistics, then stage
-    /// by stage what makes a window.
+    /// by stage what makes a window. A pass asks for its parts as the itinerary says.
     ///
     /// *Order*: a pure function of its arguments.
     #[must_use]
-    pub fn of(layout: &Layout, tied: &[Range<usize>]) -> Self {
+    pub fn of(layout: &Layout, tied: &[Range<usize>], itinerary: Itinerary) -> Self {
         let mut all = Vec::new();
         let mut push = |elements: Range<usize>| {
             let meets = |tie: &Range<usize>| tie.start < elements.end && elements.start < tie.end;
@@ -58,7 +59,13 @@ impl Windows {
             }
         }
         push(0..end);
-        Self { all }
+        Self { all, itinerary: itinerary.to_the_end(layout) }
+    }
+
+    /// What a pass asks for.
+    #[must_use]
+    pub fn itinerary(&self) -> &Itinerary {
+        &self.itinerary
     }
 
     /// They, the last elements first.
@@ -82,6 +89,39 @@ impl Windows {
     }
 }
 
+/// What a pass over a model of stages asks for, in its order.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Itinerary {
+    /// The parameters that the forward pass reads, stage by stage.
+    pub forward: Vec<Range<usize>>,
+    /// What the backward pass does behind it.
+    pub backward: Vec<Call>,
+}
+
+impl Itinerary {
+    /// The same with what is in front of the last stage that the backward pass visits.
+    fn to_the_end(mut self, layout: &Layout) -> Self {
+        let settled = |call: &Call| if let Call::Settles(from) = call { Some(*from) } else { None };
+        let mut open = self.backward.iter().filter_map(settled).min().unwrap_or(layout.parameters);
+        for stage in layout.stages.iter().rev().filter(|stage| !stage.parameters.is_empty()) {
+            if stage.parameters.start < open {
+                open = stage.parameters.start;
+                self.backward.push(Call::Settles(open));
+            }
+        }
+        self
+    }
+}
+
+/// Something that a backward pass does.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Call {
+    /// It reads these parameters.
+    Reads(Range<usize>),
+    /// Its gradient is final from this element on.
+    Settles(usize),
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -103,17 +143,17 @@ mod tests {
 
     #[test]
     fn windows_end_where_stages_do_and_small_stages_are_one() {
-        let windows = Windows::of(&layout(&[5000, 0, 6000, 10, 4090, 0, 5000], 7), &[]);
+        let windows = Windows::of(&layout(&[5000, 0, 6000, 10, 4090, 0, 5000], 7), &[], Itinerary::default());
         let wanted = [20100..20107, 15100..20100, 11000..15100, 5000..11000, 0..5000];
         assert_eq!(elements(&windows), wanted);
         assert_eq!((windows.longest(), windows.memory()), (6000, 6000));
-        assert_eq!(elements(&Windows::of(&layout(&[10, 20], 0), &[])), [0..30]);
-        assert!(elements(&Windows::of(&layout(&[], 0), &[])).is_empty());
+        assert_eq!(elements(&Windows::of(&layout(&[10, 20], 0), &[], Itinerary::default())), [0..30]);
+        assert!(elements(&Windows::of(&layout(&[], 0), &[], Itinerary::default())).is_empty());
     }
 
     #[test]
     fn a_window_of_a_parameter_that_a_later_stage_is_tied_to_is_begun_early() {
-        let windows = Windows::of(&layout(&[9000, 5000, 5000], 0), &[0..8000]);
+        let windows = Windows::of(&layout(&[9000, 5000, 5000], 0), &[0..8000], Itinerary::default());
         let begun: Vec<Begun> = windows.all().iter().map(|window| window.begun).collect();
         assert_eq!(begun, [Begun::InTurn, Begun::InTurn, Begun::Early]);
         assert_eq!((windows.longest(), windows.memory()), (5000, 14000));

@@ -503,6 +503,7 @@ impl Work<'_> {
         let mut counts = EvaluationCounts::new(classes).with_own(parts.replica.about().own_metrics);
         let mut batch = set.plan.batch(set.dataset.as_ref());
         let mut sums = Vec::new();
+        let gathers = parts.replica.gathering().is_some();
         for root in roots(range, count) {
             let mut merger = Merger::default();
             let mut pending = vec![Trailer::EMPTY; Merger::buffers(root.len())];
@@ -511,13 +512,24 @@ impl Work<'_> {
                     return Err(told_to_leave());
                 }
                 set.plan.read(set.dataset.as_ref(), MicroBatch(m), &mut batch).map_err(data)?;
-                let loss = parts.replica.evaluate(&lend(&batch), &mut counts).map_err(engine)?;
+                let loss = match gathers {
+                    true => {
+                        let (rounds, wires) = self.plane.in_rounds();
+                        rounds.evaluate(parts.replica.as_mut(), Some(&lend(&batch)), &mut counts, wires)?
+                    }
+                    false => parts.replica.evaluate(&lend(&batch), &mut counts).map_err(engine)?,
+                };
                 let figures = BatchFigures { sums: loss, samples: batch.rows() as u64 };
                 pending[merger.next_buffer()] = figures.trailer(MicroBatch(m), 0);
                 merger.push(|l, r| pending[l] = pending[l].merge(&pending[r]));
             }
             merger.finish(|l, r| pending[l] = pending[l].merge(&pending[r]));
             sums.push((root, pending[0]));
+        }
+        // Others may have one more, for which they need what this rank holds.
+        for _ in range.len()..if gathers { count.div_ceil(self.plane.membership.world().0) } else { 0 } {
+            let (rounds, wires) = self.plane.in_rounds();
+            rounds.evaluate(parts.replica.as_mut(), None, &mut counts, wires)?;
         }
         let counts = if classes <= MOST_CLASSES { flatten(&counts) } else { Vec::new() };
         let part = ValidationPart { epoch, step, parts: sums, counts };

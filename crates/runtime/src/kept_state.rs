@@ -118,6 +118,9 @@ pub fn state_digest(plane: &mut DataPlane, replica: &mut dyn Replica) -> Result<
 
 /// The digests of the state, for people and of all of it: as [`state_digest`].
 pub fn digests(plane: &mut DataPlane, replica: &mut dyn Replica) -> Result<(Digest, Digest), Broke> {
-    let digest = Digest(replica.bring_state().map_err(engine)?.digest());
-    Ok((digest, state_digest(plane, replica)?))
+    let digest = match replica.gathering().is_some() {
+        true => sharded_whole::model_digest(plane, replica)?,
+        false => replica.bring_state().map_err(engine)?.digest(),
+    };
+    Ok((Digest(digest), state_digest(plane, replica)?))
 }

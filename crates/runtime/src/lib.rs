@@ -53,6 +53,8 @@ mod supervisor;
 mod sync;
 mod uplink;
 mod visit;
+mod window_parameters;
+mod window_sums;
 
 pub use clock::Clock;
 pub use data_plane::{collective_membership, step_counts};

@@ -10,9 +10,9 @@ use crate::figures::{lend, sum_of_trailers};
 use crate::gradients::{Pass, Subtree, Tools, Turn};
 use crate::profiler::Profiler;
 use crate::recipe::ComputeParts;
-use crate::rounds::{Round, WindowedGradient};
+use crate::rounds::{Computed, Round};
 use crate::sharded_state::sharding;
-use dtrain_engine::{BatchFigures, EngineError, MicroBatchGroup, StepOutcome, UpdateInfo, is_at_fault};
+use dtrain_engine::{EngineError, MicroBatchGroup, StepOutcome, UpdateInfo, is_at_fault};
 use dtrain_protocol::{Activity, Failure};
 use dtrain_telemetry::profile::Doing;
 use dtrain_types::{Merger, MicroBatch, MicroRange, Step, StepPlan, Trailer};
@@ -78,20 +78,21 @@ impl Passes<'_> {
     fn compute_in_rounds(&mut self, plan: &StepPlan) -> Result<(), Broke> {
         let Self { plane, batches, parts, controls, profiler } = self;
         let (generation, micro_batches) = (plane.membership.generation, plan.micro_batches);
+        let replica = parts.replica.as_mut();
         plane.trailers.clear();
         let (rounds, _) = plane.in_rounds();
         let elements = rounds.kept().elements();
-        rounds.begin(sharding(parts.replica.as_mut()).lend_sum(elements));
+        rounds.begin(sharding(replica).lend_sum(elements));
         for number in 0..rounds.count(micro_batches) {
             if controls.must_leave(generation) {
                 return Err(told_to_leave());
             }
             let round = Round { number, micro_batches };
-            let (rounds, mut wires) = plane.in_rounds();
+            let (rounds, wires) = plane.in_rounds();
             let m = rounds.micro_batch(number);
             if m >= micro_batches {
                 controls.set_activity(Activity::Reducing);
-                rounds.take_part(round, &mut wires)?;
+                rounds.take_part(replica, round, wires)?;
                 profiler.lap(Doing::Communication);
                 continue;
             }
@@ -99,17 +100,12 @@ impl Passes<'_> {
             let loaned = batches.next(plan.step, MicroBatch(m))?;
             controls.set_activity(Activity::Computing);
             profiler.lap_on(Doing::Data, MicroBatch(m));
-            let group = MicroBatchGroup {
-                micro_batches: MicroRange { lo: m, hi: m + 1 },
-                wire: parts.wire,
-                step: plan.step,
-            };
-            let mut figures = [BatchFigures::default()];
-            let mut to = WindowedGradient::new(rounds, round, &mut wires);
-            parts.replica.compute(&group, &lend(&loaned), &mut to, &mut figures).map_err(engine)?;
-            to.finish()?;
+            let range = MicroRange { lo: m, hi: m + 1 };
+            let group = &MicroBatchGroup { micro_batches: range, wire: parts.wire, step: plan.step };
+            let computed = Computed { group, batch: &lend(&loaned) };
+            let figures = rounds.compute(replica, computed, round, wires)?;
             profiler.passes(MicroBatch(m));
-            plane.trailers.push(sum_of_trailers(&figures, &[loaned.check()], m, controls.stop_flag()));
+            plane.trailers.push(sum_of_trailers(&[figures], &[loaned.check()], m, controls.stop_flag()));
         }
         let (rounds, _) = plane.in_rounds();
         rounds.end(micro_batches);
@@ -165,8 +161,8 @@ impl Passes<'_> {
         let trailer = match self.plane.rounds.is_some() {
             true => {
                 let own = std::mem::take(&mut self.plane.trailers);
-                let (rounds, mut wires) = self.plane.in_rounds();
-                let sum = rounds.sum_trailers(&own, plan.micro_batches, &mut wires);
+                let (rounds, wires) = self.plane.in_rounds();
+                let sum = rounds.sum_trailers(&own, plan.micro_batches, wires);
                 self.plane.trailers = own;
                 sum?
             }
@@ -201,32 +197,50 @@ impl Passes<'_> {
 
     /// Computes this rank's micro-batches again, one by one, to say which one made the gradient not finite.
     pub fn name_the_fault(&mut self, plan: &StepPlan) -> Failure {
-        let step = plan.step;
-        let (range, every) = self.plane.own_micro_batches();
-        let range = range.within(plan.micro_batches);
+        let found = match self.plane.rounds.is_some() {
+            true => self.find_in_rounds(plan),
+            false => self.find(plan),
+        };
+        match found {
+            Ok(micro_batch) => Failure::NonFinite { step: plan.step, micro_batch },
+            Err(Broke::Failed(failure)) => failure,
+            // Others have found it, and left.
+            Err(Broke::Off(_)) => Failure::NonFinite { step: plan.step, micro_batch: None },
+        }
+    }
+
+    fn find(&mut self, plan: &StepPlan) -> Result<Option<MicroBatch>, Broke> {
+        let range = self.plane.membership.range().within(plan.micro_batches);
         let mut batch = self.parts.feed.batch();
-        let mut found = None;
-        for m in (range.lo..range.hi).step_by(every as usize).map(MicroBatch) {
+        for m in (range.lo..range.hi).map(MicroBatch) {
+            let gradient = self.plane.backend.arena().lease(0);
+            self.parts.feed.read_micro_batch(plan.step, m, &mut batch).map_err(data)?;
             let replica = self.parts.replica.as_mut();
-            let again = self.parts.feed.read_micro_batch(step, m, &mut batch).map_err(data).and_then(|()| {
-                let batch = lend(&batch);
-                match &mut self.plane.rounds {
-                    Some(rounds) => rounds.is_at_fault(replica, step, m, &batch).map_err(engine),
-                    None => {
-                        let gradient = self.plane.backend.arena().lease(0);
-                        is_at_fault(replica, step, m, &batch, gradient).map_err(engine)
-                    }
-                }
-            });
-            match again {
-                Ok(false) => {}
-                Ok(true) => {
-                    found = Some(m);
-                    break;
-                }
-                Err(failure) => return failure,
+            if is_at_fault(replica, plan.step, m, &lend(&batch), gradient).map_err(engine)? {
+                return Ok(Some(m));
             }
         }
-        Failure::NonFinite { step, micro_batch: found }
+        Ok(None)
+    }
+
+    /// To the end: others need this rank for theirs.
+    fn find_in_rounds(&mut self, plan: &StepPlan) -> Result<Option<MicroBatch>, Broke> {
+        let mut batch = self.parts.feed.batch();
+        let mut found = None;
+        let (rounds, _) = self.plane.in_rounds();
+        for number in 0..rounds.count(plan.micro_batches) {
+            let (rounds, wires) = self.plane.in_rounds();
+            let replica = self.parts.replica.as_mut();
+            let m = MicroBatch(rounds.micro_batch(number));
+            let is_at_fault = match m.0 < plan.micro_batches {
+                true => {
+                    self.parts.feed.read_micro_batch(plan.step, m, &mut batch).map_err(data)?;
+                    rounds.is_at_fault(replica, plan.step, Some((m, &lend(&batch))), wires)?
+                }
+                false => rounds.is_at_fault(replica, plan.step, None, wires)?,
+            };
+            found = found.or(is_at_fault.then_some(m));
+        }
+        Ok(found)
     }
 }

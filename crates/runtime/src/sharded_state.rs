@@ -46,7 +46,9 @@ pub fn share_out(
 ) -> Result<(), Broke> {
     let rank = plane.membership.rank;
     let holders = &plane.shards.as_ref().expect(SHARDED).holders;
-    let Some(pieces) = Piece::all(replica.about().state, held, holders) else {
+    let state = replica.about().state;
+    let is_held = Section::ALL.map(|section| sharding(replica).holds(section));
+    let Some(pieces) = Piece::all(state, held, holders, |section| is_held[section as usize]) else {
         let words = format!("the ranks that are there do not hold the state of step {step}");
         return Err(Failure::Setup(words).into());
     };
@@ -64,7 +66,7 @@ pub fn share_out(
             move_floats(plane.backend.as_mut(), &mut plane.sequence, &copy)?;
             if targets.contains(&rank) {
                 let slot = &plane.backend.arena().lease(0)[..len];
-                match piece.is_of_moments() {
+                match is_held[*section as usize] {
                     true => moments.part_mut(*section, elements).copy_from_slice(slot),
                     false => sharding(replica).write(*section, from, slot).map_err(engine)?,
                 }
@@ -103,6 +105,7 @@ pub fn prepare(plane: &mut DataPlane, parts: &mut ComputeParts) {
     let Some(windows) = &about.windows else { return narrow(plane, parts.replica.as_mut()) };
     plane.rounds = Some(Rounds::new(&RoundsPlan {
         holders: &plane.shards.as_ref().expect(SHARDED).holders,
+        cuts: &plane.shards.as_ref().expect(SHARDED).cuts,
         rank: (plane.membership.rank, world(plane)),
         windows,
         lengths: (about.layout.parameters, about.gradient_len()),
@@ -198,11 +201,11 @@ pub fn update(replica: &mut dyn Replica) -> Result<(), EngineError> {
     sharding(replica).update_held()
 }
 
-/// Gives all the parameters that this rank owns, and takes the others'; tells how long it waited for them.
+/// Gives all the parameters that this rank owns, and takes the others', unless each has but its own; tells how long it waited for them.
 ///
 /// *Blocks* until all ranks have them.
 pub fn gather(plane: &mut DataPlane, replica: &mut dyn Replica) -> Result<Duration, Broke> {
-    if plane.shards.as_ref().expect(SHARDED).holders.hold_all() {
+    if replica.gathering().is_some() || plane.shards.as_ref().expect(SHARDED).holders.hold_all() {
         return Ok(Duration::ZERO);
     }
     if plane.gradients.reduced_is_kept() {

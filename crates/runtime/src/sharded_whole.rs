@@ -42,6 +42,13 @@ impl Item {
     }
 }
 
+/// Of which sections ranks have but what they hold, in the order of [`Section::ALL`].
+type HeldSections = [bool; Section::COUNT];
+
+fn held(replica: &mut dyn Replica) -> HeldSections {
+    Section::ALL.map(|section| sharding(replica).holds(section))
+}
+
 /// Whether elements lie in one of these runs.
 fn lies_in(runs: &[Range<usize>], elements: &Range<usize>) -> bool {
     runs.iter().any(|run| run.start <= elements.start && elements.end <= run.end)
@@ -61,17 +68,17 @@ fn by_owner<'a>(
 }
 
 /// What is told of the state for its digest, owner by owner: through a slot of so many floats.
-fn items(tree: &StateTree, cuts: &[usize], slot: usize) -> Vec<Item> {
+fn items(tree: &StateTree, cuts: &[usize], slot: usize, is_held: &dyn Fn(Section) -> bool) -> Vec<Item> {
     let mut items = Vec::new();
     for group in 0..tree.groups() {
-        let held: Vec<_> = tree.elements(group).filter(|(section, _)| section.is_of_moments()).collect();
+        let held: Vec<_> = tree.elements(group).filter(|(section, _)| is_held(*section)).collect();
         let runs = || {
             held.iter()
                 .flat_map(|(section, run)| by_owner(cuts, run).map(|(owner, run)| (owner, *section, run)))
         };
         let Some((owner, ..)) = runs().next() else { continue };
         // What every rank has of a group is hashed by each: else nobody would see that one of them has something else.
-        let is_held_alone = tree.elements(group).all(|(section, _)| section.is_of_moments());
+        let is_held_alone = tree.elements(group).all(|(section, _)| is_held(section));
         if slot >= VALUE && is_held_alone && runs().all(|(other, ..)| other == owner) {
             items.push(Item { owner, what: What::Value(group) });
             continue;
@@ -107,9 +114,23 @@ fn round(items: &[Item], slot: usize, world: usize) -> (usize, Vec<usize>) {
 /// *Blocks* until all have it. *Errors*: this rank holds something else than the owner does.
 pub fn state_digest(plane: &mut DataPlane, replica: &mut dyn Replica) -> Result<[u8; 32], Broke> {
     let tree = StateTree::new(replica.applied(), replica.about().state);
+    digest(plane, replica, &tree)
+}
+
+/// The digest for people, as [`dtrain_engine::State::digest`] has it. All ranks call it alike.
+///
+/// *Blocks* and *errors*: as [`state_digest`].
+pub fn model_digest(plane: &mut DataPlane, replica: &mut dyn Replica) -> Result<[u8; 32], Broke> {
+    let tree = StateTree::of_model(replica.about().state);
+    digest(plane, replica, &tree)
+}
+
+fn digest(plane: &mut DataPlane, replica: &mut dyn Replica, tree: &StateTree) -> Result<[u8; 32], Broke> {
     let (rank, world) = (plane.membership.rank.index(), plane.membership.world().0 as usize);
     let slot = plane.geometry.len;
-    let items = items(&tree, &plane.shards.as_ref().expect(SHARDED).cuts, slot);
+    let held = held(replica);
+    let is_held = |section: Section| held[section as usize];
+    let items = items(tree, &plane.shards.as_ref().expect(SHARDED).cuts, slot, &is_held);
     let mut known = Known::default();
     let mut left = &items[..];
     while !left.is_empty() {
@@ -122,7 +143,7 @@ pub fn state_digest(plane: &mut DataPlane, replica: &mut dyn Replica) -> Result<
             at = to.end;
             match &item.what {
                 What::Value(group) => {
-                    let value = as_floats(&value(&tree, *group, replica, &known)?);
+                    let value = as_floats(&value(tree, *group, replica, &known)?);
                     plane.backend.arena().lease(0)[to].copy_from_slice(&value);
                 }
                 What::Elements(section, elements) => {
@@ -142,11 +163,11 @@ pub fn state_digest(plane: &mut DataPlane, replica: &mut dyn Replica) -> Result<
     // A slot of a device is its own again.
     plane.backend.arena().on_device(0);
     let own = plane.shards.as_ref().expect(SHARDED).owned(plane.membership.rank);
-    known.compare(&tree, replica, &own)?;
+    known.compare(tree, replica, &own)?;
     let values: Result<Vec<GroupValue>, Broke> = (0..tree.groups())
         .map(|group| match known.values.get(&group) {
             Some(value) => Ok(*value),
-            None => value(&tree, group, replica, &known),
+            None => value(tree, group, replica, &known),
         })
         .collect();
     Ok(tree.digest(&values?))
@@ -191,9 +212,9 @@ impl Known {
     /// *Errors*: it is something else.
     fn compare(&self, tree: &StateTree, replica: &mut dyn Replica, own: &Range<usize>) -> Result<(), Broke> {
         let parameters = replica.about().layout.parameters;
-        let holds = sharding(replica).holding().elements(parameters);
+        let (holds, there) = (sharding(replica).holding().elements(parameters), held(replica));
         for (group, told) in &self.values {
-            let held = || tree.elements(*group).filter(|(section, _)| section.is_of_moments());
+            let held = || tree.elements(*group).filter(|(section, _)| there[*section as usize]);
             let is_own = held().all(|(_, run)| lies_in(std::slice::from_ref(own), &run));
             let mirrors = held().all(|(_, run)| lies_in(&holds, &run));
             if mirrors && !is_own && value(tree, *group, replica, self)? != *told {
@@ -233,7 +254,7 @@ fn value(
     let parameters = replica.about().layout.parameters;
     let holds = sharding(replica).holding().elements(parameters);
     tree.value(group, |section, elements, to| {
-        if !section.is_of_moments() {
+        if !sharding(replica).holds(section) {
             to.copy_from_slice(&replica.bring_state().map_err(engine)?.section(section)[elements]);
         } else if lies_in(&holds, &elements) {
             sharding(replica).read(section, elements.start, to).map_err(engine)?;
@@ -291,11 +312,11 @@ struct Sent {
     writer: Rank,
 }
 
-/// What has to travel so that everybody has what it writes, neighbours in one run.
-fn sent(plane: &DataPlane, specs: &[TensorSpec]) -> Vec<Sent> {
+/// What has to travel so that everybody has what it writes of these sections, neighbours in one run.
+fn sent(plane: &DataPlane, specs: &[TensorSpec], held: HeldSections) -> Vec<Sent> {
     let shards = plane.shards.as_ref().expect(SHARDED);
     let mut all: Vec<Sent> = Vec::new();
-    for section in Section::ALL.into_iter().filter(|section| section.is_of_moments()) {
+    for section in Section::ALL.into_iter().filter(|section| held[*section as usize]) {
         for spec in specs.iter().filter(|spec| spec.section == section.name()) {
             let writer = writer(spec, &shards.cuts, &plane.writers);
             let len = shards.cuts[shards.cuts.len() - 1];
@@ -331,12 +352,13 @@ pub fn fill(
     mut draft: Option<&mut ShardDraft>,
 ) -> Result<(), Broke> {
     let (rank, parameters) = (plane.membership.rank, replica.about().layout.parameters);
+    let held = held(replica);
     if let Some(draft) = &mut draft {
         let state = replica.bring_state().map_err(engine)?;
-        for section in Section::ALL.into_iter().filter(|section| !section.is_of_moments()) {
+        for section in Section::ALL.into_iter().filter(|section| !held[*section as usize]) {
             draft.add(section, 0, state.section(section));
         }
-        for section in Section::ALL.into_iter().filter(|section| section.is_of_moments()) {
+        for section in Section::ALL.into_iter().filter(|section| held[*section as usize]) {
             if replica.about().state.lengths()[section as usize] == 0 {
                 continue;
             }
@@ -351,7 +373,7 @@ pub fn fill(
         }
     }
     let slot = plane.geometry.len;
-    for Sent { section, elements, owner, writer } in sent(plane, specs) {
+    for Sent { section, elements, owner, writer } in sent(plane, specs, held) {
         in_pieces(&elements, slot, |piece| {
             let len = piece.len();
             if owner == rank {
@@ -399,7 +421,7 @@ mod tests {
             let shape = StateShape { parameters, stats: 7, moments: 2, kept: 0, averages: true };
             let tree = StateTree::new(Step(3), shape);
             let (cuts, slot) = (cuts(world, parameters), parameters + 7);
-            let items = items(&tree, &cuts, slot);
+            let items = items(&tree, &cuts, slot, &Section::is_of_moments);
             let mut told = vec![0; tree.groups()];
             let mut elements = 0;
             for Item { owner, what } in &items {

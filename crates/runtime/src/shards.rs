@@ -39,13 +39,12 @@ impl Shards {
     pub fn new(rank: Rank, nodes: &[NodeId], redundancy: u32, parameters: usize, slot: usize) -> Self {
         let holders = Holders::new(nodes, redundancy);
         let held = holders.holding(rank).elements(parameters);
-        let all: Vec<_> =
-            (0..nodes.len()).map(|of| holders.holding(Rank(of as u32)).elements(parameters)).collect();
         let cuts = holders.cuts(parameters);
-        let starts = (0..parameters).step_by(slot.max(1));
-        let gather = |from: usize| GatherPiece::new(from..parameters.min(from + slot), rank, &all, &cuts);
+        let owned = Owned::of(&holders, rank, &cuts);
+        let gather = |from: usize| owned.gather(from..parameters.min(from + slot));
+        let gathers = (0..parameters).step_by(slot.max(1)).map(gather).collect();
         Self {
-            gathers: starts.map(gather).collect(),
+            gathers,
             lacks: without(std::slice::from_ref(&(0..parameters)), &held),
             held,
             cuts,
@@ -60,9 +59,27 @@ impl Shards {
     }
 }
 
-impl GatherPiece {
-    /// Of these parameters, of which each rank holds some and owns those between its cuts.
-    fn new(elements: Range<usize>, rank: Rank, holds: &[Vec<Range<usize>>], cuts: &[usize]) -> Self {
+/// What each rank holds of the parameters, and where what it owns begins.
+pub struct Owned<'a> {
+    rank: Rank,
+    holds: Vec<Vec<Range<usize>>>,
+    cuts: &'a [usize],
+}
+
+impl<'a> Owned<'a> {
+    /// As these hold a state of parameters that are cut so, of which this rank wants to know.
+    pub fn of(holders: &Holders, rank: Rank, cuts: &'a [usize]) -> Self {
+        let of = |index: usize| holders.holding(Rank(index as u32)).elements(cuts[cuts.len() - 1]);
+        Self { rank, holds: (0..cuts.len() - 1).map(of).collect(), cuts }
+    }
+
+    /// How many parameters there are.
+    pub fn parameters(&self) -> usize {
+        self.cuts[self.cuts.len() - 1]
+    }
+
+    /// How these are gathered at once.
+    pub fn gather(&self, elements: Range<usize>) -> GatherPiece {
         let from = elements.start;
         let of = |runs: &[Range<usize>]| -> Vec<Range<usize>> {
             let inside = |run: &Range<usize>| run.start.max(elements.start)..run.end.min(elements.end);
@@ -70,12 +87,12 @@ impl GatherPiece {
         };
         let in_slot = |run: Range<usize>| run.start - from..run.end - from;
         let has = |runs: &Vec<Range<usize>>| [Vec::new(), of(runs).into_iter().map(in_slot).collect()];
-        let held = of(&holds[rank.index()]);
-        Self {
+        let held = of(&self.holds[self.rank.index()]);
+        GatherPiece {
             lacks: without(std::slice::from_ref(&elements), &held),
             held,
-            cuts: cuts.iter().map(|cut| (*cut).clamp(elements.start, elements.end) - from).collect(),
-            narrow: Narrow::new(holds.iter().map(has)),
+            cuts: self.cuts.iter().map(|cut| (*cut).clamp(elements.start, elements.end) - from).collect(),
+            narrow: Narrow::new(self.holds.iter().map(has)),
             from,
         }
     }

@@ -62,7 +62,7 @@ pub fn load(
     replica.swap_state(&mut state).map_err(|error| error.to_string())
 }
 
-/// Loads what every rank has of a checkpoint, and the moments of these shards. The digest of each file is compared; that of the state would take
+/// Loads what every rank has of a checkpoint, and what holders alone have of these shards. The digest of each file is compared; that of the state would take
 /// all of it.
 ///
 /// *Errors*: a sentence that names what is wrong. *Blocks* on the disk.
@@ -77,33 +77,30 @@ pub fn load_shards(
     let lengths = replica.about().state.lengths();
     let sharding = replica.sharding().ok_or("this replica holds no shards")?;
     let words = |error: dtrain_engine::EngineError| error.to_string();
-    let mut moments = sharding.prepare(holding).map_err(words)?;
+    let mut held = sharding.prepare(holding).map_err(words)?;
     for (section, len) in Section::ALL.into_iter().zip(lengths).filter(|(_, len)| *len > 0) {
-        let read = match section {
-            Section::Parameters | Section::Stats | Section::Average => {
-                let mut written = Ok(());
-                let read = checkpoint.read(specs, section.name(), len, |from, values| {
-                    if written.is_ok() {
-                        written = sharding.write(section, from, values);
+        let read = if sharding.holds(section) {
+            let runs = holding.elements(len);
+            checkpoint.read(specs, section.name(), len, |from, values| {
+                for run in &runs {
+                    let both = run.start.max(from)..run.end.min(from + values.len());
+                    if !both.is_empty() {
+                        let part = &values[both.start - from..both.end - from];
+                        held.part_mut(section, both).copy_from_slice(part);
                     }
-                });
-                written.map_err(words)?;
-                read
-            }
-            Section::First | Section::Second => {
-                let held = holding.elements(len);
-                checkpoint.read(specs, section.name(), len, |from, values| {
-                    for run in &held {
-                        let both = run.start.max(from)..run.end.min(from + values.len());
-                        if !both.is_empty() {
-                            let part = &values[both.start - from..both.end - from];
-                            moments.part_mut(section, both).copy_from_slice(part);
-                        }
-                    }
-                })
-            }
+                }
+            })
+        } else {
+            let mut written = Ok(());
+            let read = checkpoint.read(specs, section.name(), len, |from, values| {
+                if written.is_ok() {
+                    written = sharding.write(section, from, values);
+                }
+            });
+            written.map_err(words)?;
+            read
         };
         read.map_err(|damage| damage.to_string())?;
     }
-    sharding.adopt(moments, id.step).map_err(words)
+    sharding.adopt(held, id.step).map_err(words)
 }

@@ -8,12 +8,16 @@ use crate::error::EngineError;
 use crate::flat::Flat;
 use crate::layout::Section;
 use crate::passes::{Divisor, Reduced};
-use crate::sharding::{Lies, Moments, ReducedSum, Sharding, Words, place_of};
+use crate::sharding::{HeldState, Lies, ReducedSum, Sharding, Words, place_of};
 use crate::sharing::UpdateShare;
 use crate::update_info::UpdateInfo;
 use dtrain_types::{Holding, Step};
 
 impl<D: OwnMemory> Sharding for DeviceReplica<D> {
+    fn holds(&self, section: Section) -> bool {
+        section.is_of_moments()
+    }
+
     fn holding(&self) -> &Holding {
         self.shards.as_ref().expect(SHARDED).holding()
     }
@@ -108,14 +112,13 @@ impl<D: OwnMemory> Sharding for DeviceReplica<D> {
         Ok(())
     }
 
-    fn prepare(&mut self, holding: &Holding) -> Result<Moments, EngineError> {
-        let moments = self.optimizer.rule.moments();
+    fn prepare(&mut self, holding: &Holding) -> Result<HeldState, EngineError> {
         let parameters = self.model.update_facts().parameters;
-        let there = [moments > 0, moments > 1];
-        let mut prepared = Moments::zeros(holding, parameters, there);
+        let mut prepared = HeldState::zeros(holding, parameters, self.optimizer.held_sections());
         prepared.take_first(&self.host);
         for run in prepared.held().meets(self.shards.as_ref().expect(SHARDED).held()) {
-            for (section, _) in Section::MOMENTS.into_iter().zip(there).filter(|(_, there)| *there) {
+            let there = Section::MOMENTS.map(|section| (section, prepared.has(section)));
+            for (section, _) in there.into_iter().filter(|(_, there)| *there) {
                 let to = prepared.part_mut(section, run.clone());
                 self.read(section, run.start, to)?;
             }
@@ -123,7 +126,7 @@ impl<D: OwnMemory> Sharding for DeviceReplica<D> {
         Ok(prepared)
     }
 
-    fn adopt(&mut self, moments: Moments, applied: Step) -> Result<(), EngineError> {
+    fn adopt(&mut self, moments: HeldState, applied: Step) -> Result<(), EngineError> {
         let Self { device, model, optimizer, sections, shards, host, loss_scale, .. } = self;
         let facts = model.update_facts();
         let all = optimizer.runs(model.layout());

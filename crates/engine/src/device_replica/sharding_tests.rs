@@ -112,7 +112,8 @@ impl Peers {
         self.held = stay.iter().map(|at| held[*at].take().expect("each stays once")).collect();
         let holdings: Vec<Holding> = self.held.iter().map(|replica| replica.holding().clone()).collect();
         self.holders = holders(stay.len());
-        let pieces = Piece::all(self.whole.about().state, &holdings, &self.holders).expect("all is held");
+        let pieces = Piece::all(self.whole.about().state, &holdings, &self.holders, Section::is_of_moments)
+            .expect("all is held");
         let ranks = (0..stay.len() as u32).map(Rank);
         let mut moments: Vec<_> = self
             .held
@@ -126,7 +127,7 @@ impl Peers {
                 .read(piece.section, piece.elements.start, &mut values)
                 .expect("it is there");
             for target in &piece.targets {
-                match piece.is_of_moments() {
+                match piece.section.is_of_moments() {
                     true => moments[target.index()]
                         .part_mut(piece.section, piece.elements.clone())
                         .copy_from_slice(&values),

@@ -16,6 +16,7 @@ use crate::device::Device;
 use crate::stage::{
     ArenaPlan, Backward, Forward, GradientUse, Input, Needs, ParamLayout, Pass, Shape, Stage,
 };
+use crate::windows::{Call, Itinerary};
 use std::ops::Range;
 
 /// Elements to which lengths in the arena are rounded up: one line of 64 bytes.
@@ -162,6 +163,18 @@ impl<D: Device> Chain<D> {
     /// The parameters that belong to two stages.
     pub(crate) fn ties(&self) -> Vec<Range<usize>> {
         self.children.iter().filter_map(|child| child.tied.as_ref()).map(|tie| tie.params.clone()).collect()
+    }
+
+    /// What its passes ask for, stage by stage, where nobody wants the gradient of its input.
+    pub(crate) fn itinerary(&self) -> Itinerary {
+        let read = |child: &Child<D>| Some(child.used()).filter(|used| !used.is_empty());
+        let forward = self.children.iter().filter(|child| !child.skipped).filter_map(read);
+        let mut backward = Vec::new();
+        for child in self.children.iter().skip(self.first_apart).rev() {
+            backward.extend(read(child).map(Call::Reads));
+            backward.push(Call::Settles(child.params.start));
+        }
+        Itinerary { forward: forward.collect(), backward }
     }
 
     /// How many stages it has.
@@ -401,12 +414,14 @@ impl<D: Device> Stage<D> for Chain<D> {
     }
 
     fn forward(&self, pass: &Pass<'_, D>, io: Forward<'_, D>) {
-        self.walk(pass, io, None);
+        let Forward { params, stats, stat_sums, x, y, saved, scratch } = io;
+        let params = &mut Whole::<D>(params);
+        self.walk(pass, Forward { params, stats, stat_sums, x, y, saved, scratch }, None);
     }
 
     fn backward(&self, pass: &Pass<'_, D>, io: Backward<'_, D>) {
         let Backward { params, x, y, saved, dy, dx, grads, scratch } = io;
-        let grads = &mut Inside::<D>(grads);
+        let (grads, params) = (&mut Inside::<D>(grads), &mut Whole::<D>(params));
         self.walk_back(pass, Backward { params, x, y, saved, dy, dx, grads, scratch }, Outer::Apart);
     }
 }
@@ -440,7 +455,12 @@ impl<D: Device> Chain<D> {
     }
 
     /// The forward pass; something that is added to the output only where the chain [adds](Chain::adds).
-    pub(crate) fn walk(&self, pass: &Pass<'_, D>, mut io: Forward<'_, D>, plus: Option<D::Ref<'_>>) {
+    pub(crate) fn walk(
+        &self,
+        pass: &Pass<'_, D>,
+        mut io: Forward<'_, D, &mut dyn Parameters<D>>,
+        plus: Option<D::Ref<'_>>,
+    ) {
         let scratch_from = self.ping + self.pong;
         let scratch_to = D::len_mut(&io.scratch);
         let device = pass.device;
@@ -453,7 +473,7 @@ impl<D: Device> Chain<D> {
             child.forward(
                 pass,
                 Forward {
-                    params: D::part(io.params, child.used()),
+                    params: io.params.part(child.used()),
                     stats: D::part(io.stats, child.stats.clone()),
                     stat_sums: io.stat_sums.as_mut().map(|sums| D::part_mut(sums, child.stats.clone())),
                     x: match child.x {
@@ -480,6 +500,21 @@ impl<D: Device> Chain<D> {
 /// Activations in a chain's saved memory.
 fn look<'b, 'a: 'b, D: Device>(device: &D, saved: D::Ref<'a>, at: usize, len: usize) -> D::Ref<'b> {
     device.activations(D::part(saved, at..at + device.activation_len(len)), len)
+}
+
+/// Where the parameters of a chain's stages are.
+pub(crate) trait Parameters<D: Device> {
+    /// Those of one stage, until the next ones are asked for.
+    fn part(&mut self, part: Range<usize>) -> D::Ref<'_>;
+}
+
+/// Those of a chain that are all there.
+pub(crate) struct Whole<'a, D: Device>(pub(crate) D::Ref<'a>);
+
+impl<D: Device> Parameters<D> for Whole<'_, D> {
+    fn part(&mut self, part: Range<usize>) -> D::Ref<'_> {
+        D::part(self.0, part)
+    }
 }
 
 /// Where the gradients of a chain's stages go.
@@ -511,7 +546,7 @@ impl<D: Device> Chain<D> {
     pub(crate) fn walk_back(
         &self,
         pass: &Pass<'_, D>,
-        io: Backward<'_, D, &mut dyn Gradients<D>>,
+        io: Backward<'_, D, &mut dyn Gradients<D>, &mut dyn Parameters<D>>,
         outer: Outer,
     ) {
         let Backward { params, x, y, mut saved, dy, dx, grads, scratch } = io;
@@ -538,7 +573,7 @@ impl<D: Device> Chain<D> {
             child.backward(
                 pass,
                 Backward {
-                    params: D::part(params, child.used()),
+                    params: params.part(child.used()),
                     x: match child.x {
                         Place::Inside(at) => Input::Values(inside(at, x_len)),
                         _ => x.shorter(),

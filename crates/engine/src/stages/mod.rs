@@ -25,7 +25,7 @@ mod turn;
 pub use crate::device::Gelu;
 pub use attention::Attention;
 pub use chain::Chain;
-pub(crate) use chain::{Child, Gradients, Inside, Outer};
+pub(crate) use chain::{Child, Gradients, Inside, Outer, Parameters, Whole};
 pub use conv::{Conv, Conv1d, Conv2d, Conv3d};
 pub use embedding::Embedding;
 pub use linear::Linear;

@@ -4,7 +4,7 @@
 //! not know that it is inside a residual.
 
 use super::Chain;
-use super::chain::{Gradients, Inside, Outer};
+use super::chain::{Gradients, Inside, Outer, Parameters, Whole};
 use crate::describe::Description;
 use crate::device::Device;
 use crate::stage::{ArenaPlan, Backward, Forward, GradientUse, Needs, ParamLayout, Pass, Shape, Stage};
@@ -77,8 +77,9 @@ impl<D: Device> Stage<D> for Residual<D> {
         let (mut scratch, _) = D::split_mut(scratch, self.scratch);
         let mut own = self.inner.needs().output.then(|| pass.device.activations_mut(&mut own, len));
         let plus = (own.is_none() && self.inner.adds()).then(|| x.values());
+        let mut params = Whole::<D>(params);
         let inner = Forward {
-            params: D::part(params, 0..D::len(params)),
+            params: &mut params as &mut dyn Parameters<D>,
             stats: D::part(stats, 0..D::len(stats)),
             stat_sums: stat_sums.as_mut().map(|sums| D::part_mut(sums, 0..D::len(stats))),
             x: x.shorter(),
@@ -117,8 +118,9 @@ impl<D: Device> Stage<D> for Residual<D> {
         });
         let outer = if dx.is_some() && self.inner.adds_back() { Outer::Added } else { Outer::Apart };
         let mut grads = Inside::<D>(D::part_mut(&mut grads, 0..grads_len));
+        let mut params = Whole::<D>(params);
         let inner = Backward {
-            params: D::part(params, 0..D::len(params)),
+            params: &mut params as &mut dyn Parameters<D>,
             x: x.shorter(),
             y,
             saved: D::part_mut(&mut saved, 0..self.saved),

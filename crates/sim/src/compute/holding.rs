@@ -1,6 +1,6 @@
 //! What a rank holds of a state in shards, and what it keeps while that travels. What is done with it is in `shards.rs`.
 
-use dtrain_engine::{Moments, Piece, Section, Sharded, State};
+use dtrain_engine::{HeldState, Piece, Section, Sharded, State};
 use dtrain_protocol::Task;
 use dtrain_types::{Holding, Step};
 
@@ -21,7 +21,7 @@ pub(super) struct Sharing {
     pub step: Step,
     /// What comes is put here first (S12).
     pub state: State,
-    pub moments: Moments,
+    pub moments: HeldState,
 }
 
 /// A state that is gathered for a task that looks at all of it.
@@ -43,13 +43,13 @@ impl Shards {
     /// The shards that it holds.
     #[must_use]
     pub fn holding(&self) -> &Holding {
-        self.sharded.moments().holding()
+        self.sharded.state().holding()
     }
 }
 
 impl Sharing {
     /// Where a source has its moments: as they were.
-    pub fn moments_of<'a>(&self, shards: &'a Option<Shards>) -> &'a Moments {
-        shards.as_ref().expect("it holds shards").sharded.moments()
+    pub fn moments_of<'a>(&self, shards: &'a Option<Shards>) -> &'a HeldState {
+        shards.as_ref().expect("it holds shards").sharded.state()
     }
 }

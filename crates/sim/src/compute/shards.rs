@@ -68,7 +68,8 @@ impl Compute {
             let text = format!("the sum of step {step} was not kept");
             return tools.tell(News::Failed(generation, Failure::Setup(text)));
         }
-        let Some(mut pieces) = Piece::all(tools.engine.state_shape(), held, &holders) else {
+        let Some(mut pieces) = Piece::all(tools.engine.state_shape(), held, &holders, Section::is_of_moments)
+        else {
             let text = format!("the ranks that are there do not hold the state of step {step}");
             return tools.tell(News::Failed(generation, Failure::Setup(text)));
         };
@@ -172,7 +173,7 @@ impl Compute {
         let (Some(state), Some(shards), Some(plane)) = (&self.state, &self.shards, &self.plane) else {
             return;
         };
-        let moments = shards.sharded.moments();
+        let moments = shards.sharded.state();
         let mut held = Vec::new();
         for section in Section::ALL {
             let len = state.section(section).len();
@@ -253,7 +254,7 @@ impl Compute {
         };
         for run in lays {
             let from = match section {
-                Section::First | Section::Second => shards.sharded.moments().part(section, run.clone()),
+                Section::First | Section::Second => shards.sharded.state().part(section, run.clone()),
                 _ => &state.section(section)[run.clone()],
             };
             Self::arena(plane, tools).lease(0)[run].copy_from_slice(from);
@@ -336,7 +337,7 @@ impl Compute {
         to.copy_from_slice(&Self::arena(plane, tools).lease(0)[..to.len()]);
         let Some(shards) = &self.shards else { return };
         for run in shards.holding().elements(to.len()) {
-            if shards.sharded.moments().part(section, run.clone()) != &to[run] {
+            if shards.sharded.state().part(section, run.clone()) != &to[run] {
                 let text =
                     format!("what this rank holds of {} differs from what its owner has", section.name());
                 return tools.tell(News::Failed(generation, Failure::Engine(text)));

@@ -1,0 +1,268 @@
+//! Windows of gradients on their way to those who hold their shards, who add them up: no rank has all of one.
+//!
+//! All ranks exchange the same windows in the same order. This file does not know what is computed, nor what comes of the sum.
+
+use crate::broke::Broke;
+use crate::folding::Folding;
+use crate::rounds::{Round, RoundsPlan, Wires};
+use dtrain_collective::{Narrow, Op, Take};
+use dtrain_engine::{Begun, Flat, Gradient, Held, UpdateShare, Window, Windows, needed};
+use dtrain_types::Rank;
+use std::cell::RefCell;
+use std::ops::Range;
+
+/// The windows of the gradients of a generation, and what this rank keeps of a sum.
+pub struct WindowSums {
+    rank: usize,
+    world: usize,
+    /// What this rank needs of a sum.
+    kept: Held,
+    cuts: Vec<WindowCut>,
+    /// Where a micro-batch writes its windows.
+    memory: Flat,
+    folding: Folding,
+    /// Where the parts of the ranks begin in a slot, and the last one ends.
+    starts: Vec<usize>,
+}
+
+/// A window, and what is exchanged of it.
+struct WindowCut {
+    elements: Range<usize>,
+    /// Where it is written.
+    place: Range<usize>,
+    /// One after the other.
+    pieces: Vec<Piece>,
+}
+
+/// As much of a window as a slot has room for beside those of all other ranks.
+struct Piece {
+    elements: Range<usize>,
+    /// Who needs which elements of the ranks' pieces, one behind the other in a slot.
+    narrow: Narrow,
+    /// What this rank keeps of it: where that lies in a sum, and the first of it in the piece.
+    keeps: Vec<(Range<usize>, usize)>,
+}
+
+impl WindowSums {
+    /// Those of a generation.
+    #[must_use]
+    pub fn new(plan: &RoundsPlan<'_>) -> Self {
+        let RoundsPlan { holders, rank: (rank, world), windows, lengths, slot, micro_batches, wire, .. } =
+            *plan;
+        let (parameters, gradient) = lengths;
+        let needs = |index: usize| {
+            let share = UpdateShare { index, of: world };
+            merged(needed(&holders.holding(Rank(index as u32)), share, parameters, gradient))
+        };
+        let needs: Vec<Held> = (0..world).map(|index| Held::of(needs(index))).collect();
+        let kept = needs[rank.index()].clone();
+        let most = (slot / world).max(1);
+        let mut early = windows.longest();
+        let cut = |window: &Window| {
+            let (elements, len) = (window.elements.clone(), window.elements.len());
+            let from = match window.begun {
+                Begun::InTurn => 0,
+                Begun::Early => {
+                    early += len;
+                    early - len
+                }
+            };
+            let pieces = elements.clone().step_by(most);
+            let piece =
+                |start: usize| Piece::new(start..elements.end.min(start + most), &needs, rank.index());
+            WindowCut { place: from..from + len, pieces: pieces.map(piece).collect(), elements }
+        };
+        Self {
+            rank: rank.index(),
+            world,
+            cuts: windows.all().iter().map(cut).collect(),
+            memory: Flat::zeros(Windows::memory(windows)),
+            folding: Folding::new(kept.elements(), micro_batches, wire),
+            starts: Vec::with_capacity(world + 1),
+            kept,
+        }
+    }
+
+    /// What this rank keeps of a sum.
+    #[must_use]
+    pub fn kept(&self) -> &Held {
+        &self.kept
+    }
+
+    /// Begins a step, in memory for what is kept of the sum.
+    pub fn begin(&mut self, memory: Flat) {
+        self.folding.give(memory);
+    }
+
+    /// Adds up what waits, when all rounds of a step of so many micro-batches are over.
+    pub fn end(&mut self, micro_batches: u32) {
+        self.folding.finish(micro_batches);
+    }
+
+    /// The sum of the step.
+    pub fn take(&mut self) -> Flat {
+        self.folding.take()
+    }
+
+    /// Elements of a gradient.
+    fn elements(&self) -> usize {
+        self.cuts.first().map_or(0, |last| last.elements.end)
+    }
+
+    /// Whether a window is there that is final where all from an element on are.
+    fn is_settled(&self, window: usize, from: usize) -> bool {
+        self.cuts.get(window).is_some_and(|cut| from <= cut.elements.start)
+    }
+
+    /// Where a part of a gradient is written whose windows before this one are final.
+    fn part(&mut self, window: usize, part: Range<usize>) -> &mut [f32] {
+        if part.is_empty() {
+            return &mut [];
+        }
+        let inside = |cut: &&WindowCut| cut.elements.start <= part.start && part.end <= cut.elements.end;
+        let cut = self.cuts[window..].iter().find(inside).expect("a part of a gradient lies in a window");
+        let at = cut.place.start + part.start - cut.elements.start;
+        &mut self.memory[at..at + part.len()]
+    }
+
+    /// Gives those who hold a window what this rank has computed of it, and adds up what it holds itself.
+    fn exchange(&mut self, window: usize, round: Round, on: &mut Wires<'_>) -> Result<(), Broke> {
+        let Self { rank, world, cuts, memory, folding, starts, .. } = self;
+        let first = round.number * *world as u32;
+        let active = (round.micro_batches - first).min(*world as u32) as usize;
+        let WindowCut { elements, place, pieces } = &cuts[window];
+        for piece in pieces {
+            let len = piece.elements.len();
+            starts.clear();
+            starts.extend((0..=*world).map(|of| of.min(active) * len));
+            if *rank < active {
+                let at = place.start + piece.elements.start - elements.start;
+                let slot = &mut on.backend.arena().lease(0)[*rank * len..(*rank + 1) * len];
+                slot.copy_from_slice(&memory[at..at + len]);
+            }
+            on.backend.narrow(&piece.narrow);
+            on.gather(&Op::AllGather { cuts: Some(starts), take: Take::Needed })?;
+            let slot = on.backend.arena().lease(0);
+            for (of, m) in (first..).take(active).enumerate() {
+                let given = &slot[of * len..(of + 1) * len];
+                for (to, from) in &piece.keeps {
+                    folding.add(m, to.clone(), &given[*from..*from + to.len()]);
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Piece {
+    fn new(elements: Range<usize>, needs: &[Held], rank: usize) -> Self {
+        let len = elements.len();
+        let window = Held::of(vec![elements.clone()]);
+        let of_rank = |held: &Held| {
+            let runs = held.meets(&window);
+            let shifted = |of: usize| {
+                let by = of * len;
+                runs.iter().map(move |run| by + run.start - elements.start..by + run.end - elements.start)
+            };
+            [(0..needs.len()).flat_map(shifted).collect(), Vec::new()]
+        };
+        let narrow = Narrow::new(needs.iter().map(of_rank));
+        let place = |run: Range<usize>| (needs[rank].place(&run), run.start - elements.start);
+        let keeps = needs[rank].meets(&window).into_iter().map(place).collect();
+        Self { narrow, keeps, elements }
+    }
+}
+
+/// The same elements in runs that rise.
+fn merged(mut runs: Vec<Range<usize>>) -> Vec<Range<usize>> {
+    runs.retain(|run| !run.is_empty());
+    runs.sort_by_key(|run| run.start);
+    let mut all: Vec<Range<usize>> = Vec::with_capacity(runs.len());
+    for run in runs {
+        match all.last_mut() {
+            Some(last) if run.start <= last.end => last.end = last.end.max(run.end),
+            _ => all.push(run),
+        }
+    }
+    all
+}
+
+/// The gradient of a micro-batch of a round, window by window; of a rank that has none, what it takes part in.
+pub struct WindowedGradient<'a, 'b> {
+    sums: &'a mut WindowSums,
+    round: Round,
+    on: &'a RefCell<Wires<'b>>,
+    /// The window that is written.
+    window: usize,
+    /// How the exchanges went: a pass cannot be told, and goes on to its end.
+    went: Result<(), Broke>,
+}
+
+impl<'a, 'b> WindowedGradient<'a, 'b> {
+    /// One of which nothing is written.
+    pub fn new(sums: &'a mut WindowSums, round: Round, on: &'a RefCell<Wires<'b>>) -> Self {
+        Self { sums, round, on, window: 0, went: Ok(()) }
+    }
+
+    /// The pass is over. *Errors*: the collectives broke off.
+    pub fn finish(self) -> Result<(), Broke> {
+        self.went
+    }
+}
+
+impl Gradient for WindowedGradient<'_, '_> {
+    fn elements(&self) -> usize {
+        self.sums.elements()
+    }
+
+    fn part(&mut self, part: Range<usize>) -> &mut [f32] {
+        self.sums.part(self.window, part)
+    }
+
+    fn settle(&mut self, from: usize) {
+        while self.sums.is_settled(self.window, from) {
+            if self.went.is_ok() {
+                self.went = self.sums.exchange(self.window, self.round, &mut self.on.borrow_mut());
+            }
+            self.window += 1;
+        }
+    }
+}
+
+/// Windows of which nothing is kept but whether all is finite.
+pub struct LookedAt<'a> {
+    sums: &'a mut WindowSums,
+    window: usize,
+    is_finite: bool,
+}
+
+impl<'a> LookedAt<'a> {
+    /// One of which nothing is written.
+    pub fn new(sums: &'a mut WindowSums) -> Self {
+        Self { sums, window: 0, is_finite: true }
+    }
+
+    /// Whether all of it was finite.
+    #[must_use]
+    pub fn is_finite(&self) -> bool {
+        self.is_finite
+    }
+}
+
+impl Gradient for LookedAt<'_> {
+    fn elements(&self) -> usize {
+        self.sums.elements()
+    }
+
+    fn part(&mut self, part: Range<usize>) -> &mut [f32] {
+        self.sums.part(self.window, part)
+    }
+
+    fn settle(&mut self, from: usize) {
+        while self.sums.is_settled(self.window, from) {
+            let place = self.sums.cuts[self.window].place.clone();
+            self.is_finite &= self.sums.memory[place].iter().all(|x| x.is_finite());
+            self.window += 1;
+        }
+    }
+}
