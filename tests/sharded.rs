@@ -13,6 +13,8 @@ use std::path::Path;
 use std::time::Duration;
 
 const SHARDED: &str = "state=sharded threads=1";
+const GRADIENTS: &str = "shard=gradients";
+const PARAMETERS: &str = "shard=parameters";
 
 #[test]
 fn shards_on_any_number_of_ranks_give_the_digest_of_one_rank_that_has_the_whole_state() {
@@ -33,7 +35,7 @@ fn shards_on_any_number_of_ranks_give_the_digest_of_one_rank_that_has_the_whole_
 }
 
 #[test]
-fn gradients_in_windows_have_the_bits_of_whole_ones_on_any_number_of_ranks() {
+fn gradients_and_parameters_in_windows_have_the_bits_of_whole_ones_on_any_number_of_ranks() {
     let folder = folder();
     for (model, ways) in [
         (format!("{WIDE} steps=30"), &["ranks=1", "ranks=2", "ranks=3", "ranks=5", "ranks=8"][..]),
@@ -47,8 +49,8 @@ fn gradients_in_windows_have_the_bits_of_whole_ones_on_any_number_of_ranks() {
         (format!("{MLP} steps=20 wire=bf16"), &["ranks=3"]),
     ] {
         let whole = whole_digest(&model);
-        for way in ways {
-            let run = train(folder.path(), &format!("{model} {SHARDED} shard=gradients {way}"));
+        for way in ways.iter().flat_map(|way| [GRADIENTS, PARAMETERS].map(|level| format!("{level} {way}"))) {
+            let run = train(folder.path(), &format!("{model} {SHARDED} {way}"));
             assert_eq!(run.digest(), whole, "{model} {way}\n{}", run.stderr);
         }
     }
@@ -84,7 +86,8 @@ fn a_checkpoint_of_shards_is_that_of_a_whole_state_and_each_goes_on_as_the_other
     let plain = begun("plain", "ranks=2");
     assert!(plain.iter().any(|(name, _)| name.starts_with("optimizer.v.")) && plain.len() > 20);
     assert!(begun("cut", "ranks=3 state=sharded") == plain, "the checkpoints differ");
-    for (name, how) in [("cut", "ranks=2"), ("plain", "ranks=5 state=sharded")] {
+    assert!(begun("windows", "ranks=3 state=sharded shard=parameters ema=0.9 verify=7").len() > plain.len());
+    for (name, how) in [("cut", "ranks=2"), ("plain", "ranks=5 state=sharded shard=parameters")] {
         let run = train(folder.path(), &format!("{model} steps=40 name={name} {how} --resume"));
         assert_eq!(run.digest(), whole, "{name} {how}\n{}", run.stderr);
         assert_eq!(run.steps(), (21..=40).collect::<Vec<u64>>());
@@ -99,7 +102,7 @@ fn a_checkpoint_of_shards_is_that_of_a_whole_state_and_each_goes_on_as_the_other
         run.succeeded();
         run.digest()
     };
-    assert_eq!(fork("whole-fork", "ranks=2"), fork("cut-fork", "ranks=4 state=sharded"));
+    assert_eq!(fork("whole-fork", "ranks=2"), fork("cut-fork", "ranks=4 state=sharded shard=parameters"));
     let verified = crate::harness::said(folder.path(), "checkpoint verify runs/cut");
     assert!(verified.contains("s000040"), "{verified}");
 }
@@ -115,7 +118,9 @@ fn a_run_in_shards_begins_with_the_parameters_of_a_file_as_any_other() {
         run.succeeded();
         run.digest()
     };
-    assert_eq!(from("ranks=3 state=sharded"), from("ranks=1"));
+    for how in ["", GRADIENTS, PARAMETERS] {
+        assert_eq!(from(&format!("ranks=3 state=sharded {how}")), from("ranks=1"), "{how}");
+    }
 }
 
 #[test]
@@ -128,7 +133,14 @@ fn whichever_rank_is_killed_at_whatever_moment_no_step_is_lost_and_its_shards_ha
 #[test]
 fn kills_while_windows_of_gradients_travel_cost_no_step_and_no_bit() {
     if has_turn(3) {
-        kills_cost_nothing("shard=gradients");
+        kills_cost_nothing(GRADIENTS);
+    }
+}
+
+#[test]
+fn kills_while_windows_of_parameters_travel_cost_no_step_and_no_bit() {
+    if has_turn(5) {
+        kills_cost_nothing(PARAMETERS);
     }
 }
 
@@ -161,13 +173,16 @@ fn kills_cost_nothing(how: &str) {
 
 #[test]
 fn hosts_of_which_one_alone_sees_the_checkpoint_go_on_with_it_in_shards() {
-    let model = format!("{MLP} threads=1 state=sharded");
-    let hosts = Hosts::on_loopback("2");
-    for (steps, more) in [(20, ""), (40, "--resume shard=gradients")] {
-        let other = hosts.start(1, "ranks=2");
-        let run = hosts.start(0, &format!("{model} steps={steps} ranks=1 name=hosts {more}")).finish();
-        other.finish().succeeded();
-        assert_eq!(run.digest(), whole_digest(&format!("{MLP} steps={steps}")), "{}", run.stderr);
+    for level in ["", GRADIENTS, PARAMETERS] {
+        let model = format!("{MLP} threads=1 state=sharded {level}");
+        let hosts = Hosts::on_loopback("2");
+        for (steps, more) in [(20, ""), (40, "--resume")] {
+            let other = hosts.start(1, "ranks=2");
+            let run = hosts.start(0, &format!("{model} steps={steps} ranks=1 name=hosts {more}")).finish();
+            other.finish().succeeded();
+            let whole = whole_digest(&format!("{MLP} steps={steps}"));
+            assert_eq!(run.digest(), whole, "{level} {}", run.stderr);
+        }
     }
 }
 
@@ -182,7 +197,14 @@ fn hosts_of_which_one_is_lost_with_all_its_ranks_go_on_with_what_their_mirrors_h
 #[test]
 fn a_lost_host_whose_ranks_held_windows_of_gradients_costs_nothing_either() {
     if has_turn(2) {
-        lost_hosts_cost_nothing("shard=gradients");
+        lost_hosts_cost_nothing(GRADIENTS);
+    }
+}
+
+#[test]
+fn a_lost_host_whose_ranks_held_the_only_copies_but_one_of_parameters_costs_nothing_either() {
+    if has_turn(5) {
+        lost_hosts_cost_nothing(PARAMETERS);
     }
 }
 
@@ -192,7 +214,9 @@ fn lost_hosts_cost_nothing(how: &str) {
         Ok(network) => network,
         Err(why) => return eprintln!("skipped: network namespaces cannot be had here ({why})"),
     };
-    let model = format!("{WIDE} steps=600 checkpoint.every=none");
+    // Each step meets often there.
+    let steps = if how == PARAMETERS { 300 } else { 600 };
+    let model = format!("{WIDE} steps={steps} checkpoint.every=none");
     let hosts = Hosts::at(&format!("{}:29400", Network::address(0)), "3");
     let start =
         |host: u32, words: &str| Running::of(network.command(host as usize, &hosts.node(host, words)));
@@ -207,14 +231,14 @@ fn lost_hosts_cost_nothing(how: &str) {
         assert!(first.wait_for(|line| line["event"] == "recovery").is_some(), "{}", first.story());
         others[host as usize - 1] = Some(start(host, "ranks=2 threads=1"));
         first.wait_for_world(6);
-        first.wait_for_step(first.last_step() + 50);
+        first.wait_for_step(first.last_step() + 20);
     }
     // And one rank of the first host.
     signal(Signal::KILL, ranks_of(first.pid())[1]);
     let run = first.finish();
     run.succeeded();
     assert_eq!(run.summary()["lost_steps"], 0, "{}", run.stderr);
-    is_whole(&hosts.folder(0), "hosts", &whole_digest(&model), 600);
+    is_whole(&hosts.folder(0), "hosts", &whole_digest(&model), steps);
     for other in others.into_iter().flatten() {
         other.finish().succeeded();
     }
@@ -269,6 +293,7 @@ fn what_cannot_be_held_in_shards_is_refused_in_a_sentence() {
         ("optimizer.kind=muon", &["state", "optimizer", "hint: "]),
         ("redundancy=0", &["redundancy", "hint: "]),
         ("state=shared", &["state", "sharded"]),
+        ("shard=all", &["shard", "optimizer | gradients | parameters", "hint: "]),
     ] {
         refused(folder.path(), &format!("train {MLP} steps=2 state=sharded {how}"), words);
     }

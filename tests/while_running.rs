@@ -217,6 +217,7 @@ fn what_is_not_finite_is_named_by_step_and_micro_batch_and_nobody_commits_it() {
             "ranks=5",
             "ranks=2 isolation=thread",
             "ranks=3 state=sharded shard=gradients",
+            "ranks=3 state=sharded shard=parameters",
         ] {
             let name = format!("{loss}-{}", how.replace([' ', '='], "-"));
             let run = train(folder.path(), &format!("{table} loss.kind={loss} {how} name={name}"));

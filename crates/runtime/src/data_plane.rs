@@ -105,7 +105,7 @@ impl DataPlane {
     /// What ranks exchange floats by, and the rounds of a step, which take it. *Panics* where there are none.
     pub fn in_rounds(&mut self) -> (&mut Rounds, Wires<'_>) {
         let Self { rounds, backend, sequence, .. } = self;
-        let wires = Wires { backend: backend.as_mut(), sequence, waited: Duration::ZERO };
+        let wires = Wires { backend: backend.as_mut(), sequence, waited: Duration::ZERO, are_cut: false };
         (rounds.as_mut().expect("a step is made in rounds"), wires)
     }
 

@@ -70,12 +70,16 @@ pub struct Wires<'a> {
     pub sequence: &'a mut Sequence,
     /// How long others were waited for.
     pub waited: Duration,
+    /// Whether a collective broke off: then no slot is lent any more.
+    pub are_cut: bool,
 }
 
 impl Wires<'_> {
     /// Runs a collective that adds nothing, from its start to its end. *Blocks* for all ranks. *Errors*: it broke off.
     pub fn gather(&mut self, op: &Op<'_>) -> Result<(), Broke> {
-        self.waited += move_floats(self.backend, self.sequence, op)?;
+        let moved = move_floats(self.backend, self.sequence, op);
+        self.are_cut |= moved.is_err();
+        self.waited += moved?;
         Ok(())
     }
 }

@@ -81,8 +81,9 @@ impl<'a, 'b> BroughtParameters<'a, 'b> {
 impl BringsParameters for BroughtParameters<'_, '_> {
     fn bring(&mut self, _section: Section, elements: Range<usize>, own: &mut OwnParameters<'_>) -> &[f32] {
         let window = self.windows.window_of(&elements);
-        if self.there != Some(window) && self.went.is_ok() {
-            self.went = self.windows.bring(window, own, &mut self.on.borrow_mut());
+        let on = &mut *self.on.borrow_mut();
+        if self.there != Some(window) && !on.are_cut {
+            self.went = self.windows.bring(window, own, on);
             self.there = Some(window);
         }
         let start = self.windows.windows[window].0.start;

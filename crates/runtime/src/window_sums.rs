@@ -221,8 +221,9 @@ impl Gradient for WindowedGradient<'_, '_> {
 
     fn settle(&mut self, from: usize) {
         while self.sums.is_settled(self.window, from) {
-            if self.went.is_ok() {
-                self.went = self.sums.exchange(self.window, self.round, &mut self.on.borrow_mut());
+            let on = &mut *self.on.borrow_mut();
+            if !on.are_cut {
+                self.went = self.sums.exchange(self.window, self.round, on);
             }
             self.window += 1;
         }
