@@ -20,7 +20,7 @@ use crate::state::{State, StateShape};
 use crate::update_facts::UpdateFacts;
 use crate::update_info::UpdateInfo;
 use crate::whole_update::WholeUpdate;
-use dtrain_types::{Holding, SharedState, Step, Wire};
+use dtrain_types::{Holding, Seed, SharedState, Step, Wire};
 
 /// A state in the host's memory, and how it is updated. See the file's comment.
 pub struct HostState<D: HostDevice> {
@@ -35,6 +35,14 @@ pub struct HostState<D: HostDevice> {
     shared: Option<Shared>,
     /// What it holds, where it holds no whole state.
     sharded: Option<Sharded>,
+    /// What the parameters begin with, where nobody is to have all of them, and nobody has asked for them.
+    first: Option<FirstParameters>,
+}
+
+/// What parameters begin with.
+struct FirstParameters {
+    layout: Layout,
+    seed: Seed,
 }
 
 /// Memory of a state that replicas share, and this one's part in it.
@@ -83,6 +91,7 @@ impl<D: HostDevice> HostState<D> {
             muon,
             shared: None,
             sharded: in_shards.then(Sharded::default),
+            first: None,
         })
     }
 
@@ -113,8 +122,33 @@ impl<D: HostDevice> HostState<D> {
         self.shared.as_ref().and_then(Shared::state).unwrap_or(&self.own)
     }
 
+    /// Gives it the first values of these tensors, which [`Optimizer::complete`] has completed. Of parameters of which it is to have but its shards, they
+    /// are made when it is told which: until then they take no memory.
+    pub fn begin(&mut self, layout: &Layout, seed: Seed) {
+        if self.optimizer.held_sections()[Section::Parameters as usize] {
+            [Section::Parameters, Section::Average].into_iter().for_each(|section| self.own.empty(section));
+            self.first = Some(FirstParameters { layout: layout.clone(), seed });
+        }
+        layout.initialise(seed, &mut self.own);
+    }
+
+    /// The state that the replica works with, with all that it has of its own.
+    pub fn bring(&mut self) -> &State {
+        self.make_first();
+        self.state()
+    }
+
+    /// Makes all first parameters: somebody wants them whole.
+    fn make_first(&mut self) {
+        if let Some(FirstParameters { layout, seed }) = self.first.take() {
+            self.own = State::zeros(self.optimizer.first_state(&layout));
+            layout.initialise(seed, &mut self.own);
+        }
+    }
+
     /// Its own state, to give it first values. *Panics* if it reads a shared one.
     pub fn own_mut(&mut self) -> &mut State {
+        self.make_first();
         assert!(!self.reads_shared(), "what others read is not for anybody to change");
         &mut self.own
     }
@@ -230,6 +264,7 @@ impl<D: HostDevice> HostState<D> {
     ///
     /// *Panics*: as there.
     pub fn swap(&mut self, other: &mut State) {
+        self.make_first();
         self.state().assert_alike(other);
         if self.reads_shared() {
             // What others read is not for anybody to change.
@@ -392,10 +427,19 @@ impl<D: HostDevice> Sharding for HostState<D> {
     fn prepare(&mut self, holding: &Holding) -> Result<HeldState, EngineError> {
         let mut prepared = self.sharded().prepare(&self.update_rule(), holding);
         prepared.take_first(&self.own);
+        if let Some(FirstParameters { layout, seed }) = &self.first {
+            let held = [Section::Parameters, Section::Average].into_iter();
+            for section in held.filter(|section| self.optimizer.held_sections()[*section as usize]) {
+                for run in holding.elements(layout.parameters) {
+                    layout.first_parameters(*seed, run.clone(), prepared.part_mut(section, run));
+                }
+            }
+        }
         Ok(prepared)
     }
 
     fn adopt(&mut self, moments: HeldState, applied: Step) -> Result<(), EngineError> {
+        self.first = None;
         let (sharded, rule, own) = self.sharding_parts();
         sharded.adopt(&rule, moments);
         let held = rule.optimizer.held_sections();

@@ -2,21 +2,35 @@
 //!
 //! The numbers of a tensor depend on the seed and on the tensor's index in the layout alone.
 
-use crate::layout::{Layout, Section};
+use crate::layout::{Layout, Section, Tensor};
 use crate::stage::Init;
 use crate::state::State;
 use dtrain_types::numbers::normal_quantile;
 use dtrain_types::{Key, MicroBatch, Seed, Site, Step};
+use std::ops::Range;
 
 impl Layout {
-    /// Fills parameters and running statistics as their [`Init`] says, and zeros the optimizer's buffers. A moving average begins with the parameters.
+    /// What these parameters begin with: a part of what [`Layout::initialise`] writes.
+    pub fn first_parameters(&self, seed: Seed, elements: Range<usize>, to: &mut [f32]) {
+        let inside = |tensor: &Tensor| tensor.section == Section::Parameters && !tensor.range().is_empty();
+        for (index, tensor) in self.tensors.iter().enumerate().filter(|(_, tensor)| inside(tensor)) {
+            let range = tensor.range();
+            let both = range.start.max(elements.start)..range.end.min(elements.end);
+            if both.start < both.end {
+                let to = &mut to[both.start - elements.start..both.end - elements.start];
+                fill(tensor.init, key_of(seed, index), both.start - range.start, to);
+            }
+        }
+    }
+
+    /// Fills parameters and running statistics, if the state has them, as their [`Init`] says, and zeros the optimizer's buffers. A moving average begins with the parameters.
     ///
     /// *Order*: tensor `i` draws from the stream `(seed, step 0, micro-batch 0, site i)`.
     pub fn initialise(&self, seed: Seed, state: &mut State) {
-        for (index, tensor) in self.tensors.iter().enumerate() {
-            let site = Site(u32::try_from(index).expect("a model has fewer than 2^32 tensors"));
-            let key = Key::new(seed, Step(0), MicroBatch(0), site);
-            fill(tensor.init, key, &mut state.section_mut(tensor.section)[tensor.range()]);
+        let there = Section::ALL.map(|section| !state.section(section).is_empty());
+        let is_there = |tensor: &Tensor| there[tensor.section as usize];
+        for (index, tensor) in self.tensors.iter().enumerate().filter(|(_, tensor)| is_there(tensor)) {
+            fill(tensor.init, key_of(seed, index), 0, &mut state.section_mut(tensor.section)[tensor.range()]);
         }
         for section in [Section::First, Section::Second] {
             state.section_mut(section).fill(0.0);
@@ -26,19 +40,30 @@ impl Layout {
     }
 }
 
-/// Fills one tensor.
-fn fill(init: Init, key: Key, values: &mut [f32]) {
+/// The stream of a tensor.
+fn key_of(seed: Seed, index: usize) -> Key {
+    let site = Site(u32::try_from(index).expect("a model has fewer than 2^32 tensors"));
+    Key::new(seed, Step(0), MicroBatch(0), site)
+}
+
+/// Fills a part of a tensor, from this element of it on.
+fn fill(init: Init, key: Key, from: usize, values: &mut [f32]) {
     let draw = |to: &mut [f32], number: &dyn Fn(u32) -> f32| {
-        for (index, four) in to.chunks_mut(4).enumerate() {
+        let (before, rest) = to.split_at_mut((from.next_multiple_of(4) - from).min(to.len()));
+        let four = |index: usize, skip: usize, to: &mut [f32]| {
             let block = key.block(u32::try_from(index).expect("a tensor has fewer than 2^34 elements"));
-            four.iter_mut().zip(block).for_each(|(x, word)| *x = number(word));
+            to.iter_mut().zip(&block[skip..]).for_each(|(x, word)| *x = number(*word));
+        };
+        if !before.is_empty() {
+            four(from / 4, from % 4, before);
         }
+        rest.chunks_mut(4).zip(from.div_ceil(4)..).for_each(|(to, index)| four(index, 0, to));
     };
     match init {
         Init::Constant(value) => values.fill(value),
         Init::First(value) => {
             values.fill(0.0);
-            values[0] = value;
+            values[..usize::from(from == 0)].fill(value);
         }
         Init::Uniform(bound) => draw(values, &|word| {
             let unit = (word >> 8) as f32 * (1.0 / (1u32 << 24) as f32);
@@ -55,7 +80,6 @@ fn fill(init: Init, key: Key, values: &mut [f32]) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::layout::Tensor;
     use crate::state::StateShape;
 
     fn tensor(name: &str, shape: &[usize], section: Section, offset: usize, init: Init) -> Tensor {
@@ -116,5 +140,17 @@ mod tests {
         };
         assert_eq!(start(1).digest(), start(1).digest());
         assert_ne!(start(1).digest(), start(2).digest());
+    }
+
+    #[test]
+    fn a_part_of_the_first_parameters_is_that_part_of_all_of_them() {
+        let layout = layout();
+        let mut state = State::zeros(StateShape { parameters: 12_002, stats: 5, ..StateShape::default() });
+        layout.initialise(Seed(9), &mut state);
+        for elements in [0..12_002, 3..4, 4_998..5_003, 5_001..12_001, 7..7, 12_001..12_002, 4..4_093] {
+            let mut part = vec![f32::NAN; elements.len()];
+            layout.first_parameters(Seed(9), elements.clone(), &mut part);
+            assert_eq!(part, state.section(Section::Parameters)[elements]);
+        }
     }
 }

@@ -52,7 +52,7 @@ impl<D: HostDevice> ModelReplica<D> {
     /// *Errors*: options of the optimizer that make no sense.
     pub fn new(device: D, model: Model<D>, optimizer: Optimizer, seed: Seed) -> Result<Self, EngineError> {
         let mut replica = Self::blank(device, model, optimizer, seed)?;
-        replica.model.layout().initialise(seed, replica.state.own_mut());
+        replica.state.begin(replica.model.layout(), seed);
         Ok(replica)
     }
 
@@ -414,7 +414,7 @@ impl<D: HostDevice> Replica for ModelReplica<D> {
     }
 
     fn bring_state(&mut self) -> Result<&State, EngineError> {
-        Ok(self.state())
+        Ok(self.state.bring())
     }
 
     fn swap_state(&mut self, other: &mut State) -> Result<(), EngineError> {
