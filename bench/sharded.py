@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """What a state in shards costs and saves, and what a lost rank costs it: two hosts of two ranks each, each host with a network of its own (as root).
 
-`--what pace` trains the same model with `state=replicated` and `state=sharded` in turn and prints steps a second. `--what traffic` prints the bytes that a host
+`--what pace` trains the same model with each of `--states` in turn and prints steps a second: a whole state, or shards of the optimizer's state, of gradients
+too, of parameters too. `--what traffic` prints the bytes that a host
 sends in a step, as the network counts them, beside what the formula says. `--what memory` prints the
 memory of a rank, the mean of all: the proportional set size, sampled while it trains, less that of a rank with a model of next to nothing. `--what room` limits the address
 space of every process to what lies between both, and says what becomes of each. `--what kills` kills random
@@ -27,6 +28,20 @@ import supervisor
 
 #: Enough parameters to see them travel, and a batch that keeps ranks busy meanwhile.
 WIDE = ["data.kind=digits", "global_batch=512", "micro_batch=128", "threads=1", "model.kind=mlp", "checkpoint.every=none"]
+
+
+#: How ranks keep the state, in the words of a configuration.
+WORDS = {
+    "replicated": ["state=replicated"],
+    "optimizer": ["state=sharded"],
+    "gradients": ["state=sharded", "shard=gradients"],
+    "parameters": ["state=sharded", "shard=parameters"],
+}
+
+
+def hidden(arguments):
+    """The model's layers."""
+    return f"model.hidden=[{','.join([str(arguments.width)] * arguments.layers)}]"
 
 
 class Run(supervisor.Run):
@@ -114,17 +129,18 @@ def address_space(pid):
 
 
 def pace(arguments, networks):
-    rates = {"replicated": [], "sharded": []}
+    rates = {state: [] for state in arguments.states}
     for _ in range(arguments.rounds):
         for state, found in rates.items():
-            hidden = f"model.hidden=[{arguments.width},{arguments.width}]"
-            _, steps, _ = one(arguments, networks, [*WIDE, hidden, f"state={state}", "steps=40", *arguments.more])
+            _, steps, _ = one(arguments, networks, [*WIDE, hidden(arguments), *WORDS[state], "steps=40", *arguments.more])
             # The first ones warm up.
             found.append((len(steps) - 10) / (steps[-1] - steps[9]))
     for state, found in rates.items():
         print(f"{state:<11} {statistics.median(found):8.3f} steps/s   {min(found):.3f} to {max(found):.3f}")
-    ratios = [b / a for a, b in zip(rates["replicated"], rates["sharded"])]
-    print(f"ratio       {statistics.median(ratios):8.3f}           {min(ratios):.3f} to {max(ratios):.3f}")
+    first, *others = arguments.states
+    for state in others:
+        ratios = [b / a for a, b in zip(rates[first], rates[state])]
+        print(f"{state} to {first}: {statistics.median(ratios):.3f}, {min(ratios):.3f} to {max(ratios):.3f}")
 
 
 def sent(networks):
@@ -134,23 +150,30 @@ def sent(networks):
     return sum(int(count.stdout) for count in counts)
 
 
-def parameters_of(width):
-    return 64 * width + width * (width + 1) + 11 * width + 10
+def parameters_of(arguments):
+    width = arguments.width
+    return 65 * width + (arguments.layers - 1) * width * (width + 1) + 10 * (width + 1)
 
 
 def traffic(arguments, networks):
-    hosts, floats = Run.hosts_in_all, parameters_of(arguments.width)
+    hosts, floats = Run.hosts_in_all, parameters_of(arguments)
     held = min(2, hosts) / hosts
-    # Gradients to those who add them up; their sums to those who need them; parameters to those who do not hold them.
+    micro_batches = 4
+    # Gradients to those who add them up; their sums to those who need them; parameters to those who do not hold them. In rounds the gradient of each
+    # micro-batch to those who hold it, and the parameters twice a round.
+    windows = micro_batches * (hosts - 1) / hosts * held
     formula = {
-        "replicated": 4 * floats * 2 * (hosts - 1) / hosts,
-        "sharded": 4 * floats * ((hosts - 1) / hosts * (1 + held) + 1 - held),
+        "replicated": 2 * (hosts - 1) / hosts,
+        "optimizer": (hosts - 1) / hosts * (1 + held) + 1 - held,
+        "gradients": windows + 1 - held,
+        "parameters": windows + 2 * -(-micro_batches // hosts) * (1 - held),
     }
-    for state, expected in formula.items():
+    for state in arguments.states:
+        expected = 4 * floats * formula[state]
         counted = []
         for steps in (10, 30):
             before = sent(networks)
-            one(arguments, networks, [*WIDE, f"model.hidden=[{arguments.width},{arguments.width}]", f"state={state}", f"steps={steps}"])
+            one(arguments, networks, [*WIDE, hidden(arguments), *WORDS[state], f"steps={steps}"])
             counted.append(sent(networks) - before)
         # What a run sends beside its steps is in both.
         step = (counted[1] - counted[0]) / 20 / hosts
@@ -159,11 +182,10 @@ def traffic(arguments, networks):
 
 def memory(arguments, networks):
     small = ["model.hidden=[16]", "steps=200"]
-    width = f"model.hidden=[{arguments.width},{arguments.width}]"
-    for state in ("replicated", "sharded"):
-        _, _, nothing = one(arguments, networks, [*WIDE, *small, f"state={state}"], own_memory)
-        _, _, seen = one(arguments, networks, [*WIDE, width, f"state={state}", "steps=24"], own_memory)
-        parameters = parameters_of(arguments.width)
+    for state in arguments.states:
+        _, _, nothing = one(arguments, networks, [*WIDE, *small, *WORDS[state]], own_memory)
+        _, _, seen = one(arguments, networks, [*WIDE, hidden(arguments), *WORDS[state], "steps=24", *arguments.more], own_memory)
+        parameters = parameters_of(arguments)
         while_training, most = statistics.median(seen), max(seen)
         each = [(bytes - statistics.median(nothing)) / parameters for bytes in (while_training, most)]
         print(f"{state:<11} {while_training / 1e6:8.1f} MB a rank, most {most / 1e6:.1f} MB: {each[0]:.2f} and {each[1]:.2f} bytes a parameter "
@@ -171,15 +193,14 @@ def memory(arguments, networks):
 
 
 def room(arguments, networks):
-    width = f"model.hidden=[{arguments.width},{arguments.width}]"
-    model = [*WIDE, "global_batch=64", "micro_batch=16", width, "steps=8"]
-    states = {"replicated": ["state=replicated"], "sharded": ["state=sharded", "redundancy=1"]}
+    model = [*WIDE, "global_batch=64", "micro_batch=16", hidden(arguments), "steps=8"]
+    states = {state: [*WORDS[state], *arguments.more] for state in (arguments.states[0], arguments.states[-1])}
     #: The largest address space of a rank, in bytes.
     largest = {}
     for state, words in states.items():
         _, _, seen = one(arguments, networks, [*model, *words], address_space)
         largest[state] = max(seen)
-    limit = int((largest["replicated"] + largest["sharded"]) / 2)
+    limit = int(sum(largest.values()) / 2)
     for state, words in states.items():
         try:
             summary, _, _ = one(arguments, networks, [*model, *words], limit=limit)
@@ -192,8 +213,9 @@ def room(arguments, networks):
 def kills(arguments, networks):
     chance = random.Random(arguments.seed)
     model = [*WIDE[:1], "global_batch=64", "micro_batch=16", *WIDE[3:], "model.hidden=[512,512]", f"steps={arguments.steps}"]
+    words = WORDS[arguments.states[-1]]
     with tempfile.TemporaryDirectory() as folder:
-        run = Run(arguments.dtrain, folder, networks, [*model, "state=sharded", "max_restarts=1000"])
+        run = Run(arguments.dtrain, folder, networks, [*model, *words, "max_restarts=1000"])
         for host in range(Run.hosts_in_all):
             run.start(host)
         run.wait_beyond(20)
@@ -234,8 +256,10 @@ def main():
     parser.add_argument("--hosts", type=int, default=2)
     parser.add_argument("--ranks", type=int, default=2, help="of each host")
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--more", nargs="*", default=[], help="more keys for --what pace, such as verify=1")
+    parser.add_argument("--more", nargs="*", default=[], help="more keys, such as verify=1")
     parser.add_argument("--width", type=int, default=2048)
+    parser.add_argument("--layers", type=int, default=2, help="of that width")
+    parser.add_argument("--states", nargs="*", choices=list(WORDS), default=["replicated", "optimizer"], help="what is compared, with the first")
     parser.add_argument("--kills", type=int, default=50)
     parser.add_argument("--steps", type=int, default=6_000)
     parser.add_argument("--seed", type=int, default=1)

@@ -111,8 +111,8 @@ impl Plan {
                 ("windows of a gradient", part(windows.memory() + about.slot_len(micro_batches)));
         }
         // Sums of micro-batches wait for one another, and a rank looks at a little more than it holds.
-        let sums =
-            dtrain_runtime::folding_buffers(micro_batches) * (self.looked_at(about) + about.state.stats);
+        let sums = dtrain_runtime::folding_buffers(micro_batches, self.config.world.ranks)
+            * (self.looked_at(about) + about.state.stats);
         memory.rows.push(("gradient of shards", part(sums)));
         memory
     }

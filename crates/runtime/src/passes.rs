@@ -107,9 +107,6 @@ impl Passes<'_> {
             profiler.passes(MicroBatch(m));
             plane.trailers.push(sum_of_trailers(&[figures], &[loaned.check()], m, controls.stop_flag()));
         }
-        let (rounds, _) = plane.in_rounds();
-        rounds.end(micro_batches);
-        profiler.lap(Doing::Add);
         Ok(())
     }
 

@@ -132,11 +132,6 @@ impl Rounds {
         self.sums.begin(memory);
     }
 
-    /// All rounds of a step of so many micro-batches are over.
-    pub fn end(&mut self, micro_batches: u32) {
-        self.sums.end(micro_batches);
-    }
-
     /// The sum of the step.
     pub fn take(&mut self) -> Flat {
         self.sums.take()

@@ -3,7 +3,7 @@
 //! All ranks exchange the same windows in the same order. This file does not know what is computed, nor what comes of the sum.
 
 use crate::broke::Broke;
-use crate::folding::Folding;
+use crate::folding::{Folding, Fresh};
 use crate::rounds::{Round, RoundsPlan, Wires};
 use dtrain_collective::{Narrow, Op, Take};
 use dtrain_engine::{Begun, Flat, Gradient, Held, UpdateShare, Window, Windows, needed};
@@ -77,7 +77,7 @@ impl WindowSums {
             world,
             cuts: windows.all().iter().map(cut).collect(),
             memory: Flat::zeros(Windows::memory(windows)),
-            folding: Folding::new(kept.elements(), micro_batches, wire),
+            folding: Folding::new(kept.elements(), (micro_batches, world as u32), wire),
             starts: Vec::with_capacity(world + 1),
             kept,
         }
@@ -92,11 +92,6 @@ impl WindowSums {
     /// Begins a step, in memory for what is kept of the sum.
     pub fn begin(&mut self, memory: Flat) {
         self.folding.give(memory);
-    }
-
-    /// Adds up what waits, when all rounds of a step of so many micro-batches are over.
-    pub fn end(&mut self, micro_batches: u32) {
-        self.folding.finish(micro_batches);
     }
 
     /// The sum of the step.
@@ -143,11 +138,10 @@ impl WindowSums {
             on.backend.narrow(&piece.narrow);
             on.gather(&Op::AllGather { cuts: Some(starts), take: Take::Needed })?;
             let slot = on.backend.arena().lease(0);
-            for (of, m) in (first..).take(active).enumerate() {
-                let given = &slot[of * len..(of + 1) * len];
-                for (to, from) in &piece.keeps {
-                    folding.add(m, to.clone(), &given[*from..*from + to.len()]);
-                }
+            let is_last = first + active as u32 == round.micro_batches;
+            let fresh = Fresh { first, count: active, len, is_last };
+            for (to, from) in &piece.keeps {
+                folding.add(fresh, to.clone(), *from, slot);
             }
         }
         Ok(())

@@ -52,6 +52,8 @@ pub struct HierarchicalBackend<T> {
     /// In a collective that moves floats: what this rank gives, which local ranks take, and what the hosts do.
     given: Range<usize>,
     take: Take,
+    /// Elements of slot 0 that a collective moves which adds nothing: those up to the last that anybody gives.
+    extent: usize,
     takers: Vec<bool>,
     host_moves: Vec<Moves>,
     /// What this rank has in a gather of the rest, and no rank of the host before it, if that was told.
@@ -125,6 +127,7 @@ impl<T: Transport> HierarchicalBackend<T> {
             given: 0..0,
             laid: None,
             take: Take::All,
+            extent: 0,
             strips,
             folded: 0,
             offered: Ok(()),
@@ -225,6 +228,8 @@ impl<T: Transport> HierarchicalBackend<T> {
         let (world, len) = (self.world().0 as usize, self.group.geometry().len);
         let of = |rank: usize| op.moves(rank, world, len).expect("it is no reduction");
         self.given = of(self.rank.index()).gives.unwrap_or(0..0);
+        let ends = (0..world).filter_map(|rank| of(rank).gives).map(|given| given.end);
+        self.extent = ends.max().unwrap_or(0);
         self.take = op.take();
         self.takers.clear();
         self.takers.extend(self.topology.ranks(self.host).map(|rank| of(rank).takes));
@@ -358,6 +363,7 @@ impl<T: Transport> HierarchicalBackend<T> {
                 self.group.copy_slot_0(0, local, own.chunk(self.rank.index()));
             }
             OpKind::AllGather | OpKind::Broadcast | OpKind::Copy => {
+                let part = Chunks::even(self.extent, self.group.world()).chunk(local);
                 let takers = peers.filter(|to| self.takers[*to]);
                 takers.for_each(|to| self.group.copy_slot_0(0, to, part.clone()));
             }
