@@ -282,6 +282,12 @@ fn the_plan_says_what_a_rank_needs_of_a_state_in_shards() {
         assert!(of(&cut, part).abs_diff(of(&whole, all) / 2) < 512, "{part}: {cut} of {whole}");
     }
     assert_eq!(of(&cut, "parameters"), of(&whole, "parameters"));
+    // Each level takes less: a hidden layer of the two is the longest window.
+    let (gradients, parameters) =
+        (memory("state=sharded shard=gradients"), memory("state=sharded shard=parameters"));
+    assert!(of(&gradients, "windows of a gradient") < of(&whole, "one gradient buffer") * 19 / 10);
+    assert!(of(&parameters, "parameters of shards").abs_diff(of(&whole, "parameters") / 2) < 512);
+    assert_eq!(of(&parameters, "window of parameters"), 4 * (512 * 512 + 512));
 }
 
 #[test]

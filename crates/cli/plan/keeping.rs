@@ -114,6 +114,16 @@ impl Plan {
         let sums = dtrain_runtime::folding_buffers(micro_batches, self.config.world.ranks)
             * (self.looked_at(about) + about.state.stats);
         memory.rows.push(("gradient of shards", part(sums)));
+        if self.config.world.shard == ShardLevel::Parameters {
+            for (what, size) in &mut memory.rows {
+                match *what {
+                    "parameters" => (*what, *size) = ("parameters of shards", part(held)),
+                    "moving average" => (*what, *size) = ("moving average of shards", part(held)),
+                    _ => {}
+                }
+            }
+            memory.rows.push(("window of parameters", part(windows.longest_of_parameters())));
+        }
         memory
     }
 

@@ -13,6 +13,7 @@ const LEAST: usize = 4096;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Windows {
     all: Vec<Window>,
+    parameters: usize,
     itinerary: Itinerary,
 }
 
@@ -59,7 +60,7 @@ impl Windows {
             }
         }
         push(0..end);
-        Self { all, itinerary: itinerary.to_the_end(layout) }
+        Self { all, parameters: layout.parameters, itinerary: itinerary.to_the_end(layout) }
     }
 
     /// What a pass asks for.
@@ -79,6 +80,13 @@ impl Windows {
     pub fn longest(&self) -> usize {
         let in_turn = self.all.iter().filter(|window| window.begun == Begun::InTurn);
         in_turn.map(|window| window.elements.len()).max().unwrap_or(0)
+    }
+
+    /// Elements of the longest of all that are of parameters.
+    #[must_use]
+    pub fn longest_of_parameters(&self) -> usize {
+        let starts_with_them = self.all.iter().filter(|window| window.elements.start < self.parameters);
+        starts_with_them.map(|window| window.elements.len()).max().unwrap_or(0)
     }
 
     /// Elements of memory for them: for the longest, and for each that is begun early.
