@@ -5,7 +5,7 @@
 use crate::device::NORM_BLOCK;
 use crate::layout::Layout;
 use crate::model::Model;
-use crate::sharding::WORDS;
+use crate::sharing::WORDS;
 use crate::state::StateShape;
 use crate::windows::Windows;
 use dtrain_types::Bytes;

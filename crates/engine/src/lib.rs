@@ -18,6 +18,8 @@ pub mod error;
 pub mod external;
 pub mod fingerprint;
 pub mod flat;
+pub mod gathering;
+pub mod gradient;
 pub mod gradient_check;
 pub mod groups;
 mod held_update;
@@ -67,6 +69,8 @@ pub use external::{
     ExternalBatch, ExternalModel, ExternalReplica, ExternalTensor, StateView, external_layout,
 };
 pub use flat::Flat;
+pub use gathering::{BringsParameters, Gathering, OwnParameters};
+pub use gradient::{Gradient, MicroBatchGroup};
 pub use gradient_check::check_gradients;
 pub use groups::{Grouping, MOST_GROUPS, ParameterGroup, Runs, fits};
 pub use host_state::HostState;
@@ -80,14 +84,11 @@ pub use muon::{AdjustLr, Muon, hidden_matrices};
 pub use newton_schulz::NewtonSchulz;
 pub use optimizer::{DecayGroup, Factors, Keeps, Optimizer, Rule};
 pub use own_memory::OwnMemory;
-pub use replica::{Gradient, MicroBatchGroup, Replica, is_at_fault, micro_batch};
+pub use replica::{Replica, is_at_fault, micro_batch};
 pub use schedule::{Decay, LrScaling, LrSchedule, Span};
 pub use settling::{Findings, Normaliser, Settling, UpdateScalars, Verdict};
 pub use sharded_update::Sharded;
-pub use sharding::{
-    BringsParameters, Gathering, Held, HeldState, Lies, OwnParameters, Piece, ReducedSum, Sharding, Words,
-    needed, word_cuts,
-};
+pub use sharding::{Held, HeldState, Lies, Piece, ReducedSum, Sharding, Words, needed, word_cuts};
 pub use shared_memory::{
     PARTS, SharedAreas, SharedParts, journal_word, shared_shape, shared_shape_in_blocks, stats_area,
 };

@@ -4,13 +4,11 @@
 //! replica *holds*: it alone is brought up to date by [`Sharding::update_held`], all else is copied from whoever holds it. This file does not
 //! know who holds what, nor how it travels; what an update does is `sharded_update.rs`.
 
-use crate::batch::{BatchFigures, BatchView, EvaluationCounts};
-use crate::device::{LossSums, NORM_BLOCK};
+use crate::device::NORM_BLOCK;
 use crate::error::EngineError;
 use crate::flat::Flat;
 use crate::layout::Section;
-use crate::replica::{Gradient, MicroBatchGroup};
-use crate::sharing::UpdateShare;
+use crate::sharing::{UpdateShare, WORDS};
 use crate::state::{State, StateShape};
 use crate::update_info::UpdateInfo;
 use dtrain_types::{Holders, Holding, Rank, Step, Transfer, shard_elements};
@@ -89,9 +87,6 @@ pub fn needed(
     needed.extend([share.part(parameters, NORM_BLOCK), parameters..gradient]);
     needed
 }
-
-/// Floats that carry an f64: half of its bits each.
-pub(crate) const WORDS: usize = 2;
 
 /// A reduced gradient.
 #[derive(Debug)]
@@ -187,44 +182,6 @@ pub trait Sharding {
     ///
     /// *Errors*: of the device, or it has no room; it then holds nothing.
     fn adopt(&mut self, moments: HeldState, applied: Step) -> Result<(), EngineError>;
-}
-
-/// Brings parameters that a replica lacks, for its passes.
-pub trait BringsParameters {
-    /// These elements of a section, which are those of one stage, until others are asked for; `own` writes what the replica holds of it itself. What
-    /// goes wrong is told when the pass is over: until then they are anything.
-    ///
-    /// *Blocks* until they are there.
-    fn bring(&mut self, section: Section, elements: Range<usize>, own: &mut OwnParameters<'_>) -> &[f32];
-}
-
-/// Writes elements that a replica holds into memory of their number.
-pub type OwnParameters<'a> = dyn FnMut(Range<usize>, &mut [f32]) + 'a;
-
-/// A replica that has but the shards of the parameters that it holds: its passes are brought the rest. [`Replica::compute`](crate::Replica::compute),
-/// [`Replica::evaluate`](crate::Replica::evaluate) and [`Replica::predict`](crate::Replica::predict) are not called once it holds some.
-pub trait Gathering {
-    /// As [`Replica::compute`](crate::Replica::compute).
-    ///
-    /// *Errors* and *panics*: as there.
-    fn compute(
-        &mut self,
-        group: &MicroBatchGroup,
-        batch: &BatchView<'_>,
-        parameters: &mut dyn BringsParameters,
-        gradient: &mut dyn Gradient,
-        figures: &mut [BatchFigures],
-    ) -> Result<(), EngineError>;
-
-    /// As [`Replica::evaluate`](crate::Replica::evaluate).
-    ///
-    /// *Errors*: as there.
-    fn evaluate(
-        &mut self,
-        batch: &BatchView<'_>,
-        parameters: &mut dyn BringsParameters,
-        counts: &mut EvaluationCounts,
-    ) -> Result<LossSums, EngineError>;
 }
 
 /// What a replica has of some shards alone: the moments, and the parameters and their moving average where nobody has all of them.

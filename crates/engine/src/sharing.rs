@@ -9,6 +9,9 @@ use crate::update_info::UpdateInfo;
 use dtrain_types::Step;
 use std::ops::Range;
 
+/// Floats that carry an f64, what one replica tells others of its share: half of its bits each.
+pub(crate) const WORDS: usize = 2;
+
 /// Which share of a gradient and of its update a replica does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UpdateShare {

@@ -2,15 +2,15 @@
 //!
 //! Made once a generation, so that a step looks it up and allocates nothing. It does not know what is computed, nor when.
 
-use crate::broke::{Broke, off};
+use crate::exchange::Wires;
 use crate::gradients::{AllReduce, Company, Gradients, Share};
 use crate::recipe::ComputeParts;
-use crate::rounds::{Rounds, Wires};
+use crate::rounds::Rounds;
 use crate::shards::Shards;
-use dtrain_collective::{Assignment, Backend, Geometry, Op, Reduce, Sequence, rank_roots};
+use dtrain_collective::{Assignment, Backend, Geometry, Reduce, Sequence, rank_roots};
 use dtrain_engine::BatchFigures;
 use dtrain_types::{BatchPlan, Generation, Merger, MicroRange, Rank, Step, Trailer};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// The backend of a generation, with what follows from its membership.
 pub struct DataPlane {
@@ -113,21 +113,6 @@ impl DataPlane {
     pub fn all_reduce(&self, micro_batches: u32) -> AllReduce {
         AllReduce { sequence: self.sequence, micro_batches }
     }
-}
-
-/// A collective that adds nothing, from its start to its end; tells how long it took.
-///
-/// *Blocks* as [`Backend::finish`]. *Errors*: it broke off.
-pub fn move_floats(
-    backend: &mut dyn Backend,
-    sequence: &mut Sequence,
-    op: &Op<'_>,
-) -> Result<Duration, Broke> {
-    let begun = Instant::now();
-    sequence.0 += 1;
-    backend.start(*sequence, op).map_err(off)?;
-    backend.finish(*sequence).map_err(off)?;
-    Ok(begun.elapsed())
 }
 
 /// The numbers of micro-batches that a step of this run can have.

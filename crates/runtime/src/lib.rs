@@ -15,6 +15,7 @@ mod compute;
 mod controls;
 mod copy_state;
 mod data_plane;
+mod exchange;
 mod figures;
 mod folding;
 mod found;

@@ -5,19 +5,18 @@
 //! know what is computed, nor what comes of the sum.
 
 use crate::broke::{Broke, engine};
-use crate::data_plane::move_floats;
+use crate::exchange::Wires;
 use crate::shards::Owned;
 use crate::window_parameters::{BroughtParameters, ParameterWindows};
-use crate::window_sums::{LookedAt, WindowSums, WindowedGradient};
-use dtrain_collective::{Backend, Op, Sequence, Take};
+use crate::window_sums::{LookedAt, Round, RoundsPlan, WindowSums, WindowedGradient};
+use dtrain_collective::{Op, Take};
 use dtrain_engine::device::LossSums;
 use dtrain_engine::{
     BatchFigures, BatchView, BringsParameters, Call, EvaluationCounts, Flat, Gradient, Held, Itinerary,
-    MicroBatchGroup, Replica, Section, Windows,
+    MicroBatchGroup, Replica, Section,
 };
-use dtrain_types::{Holders, Merger, MicroBatch, Rank, Step, Trailer, Wire};
+use dtrain_types::{Merger, MicroBatch, Step, Trailer};
 use std::cell::RefCell;
-use std::time::Duration;
 
 /// Floats that carry a trailer.
 const TRAILER: usize = 14;
@@ -31,57 +30,6 @@ pub struct Rounds {
     parameters: ParameterWindows,
     /// Where what ranks tell one another begins in a slot, and where the last one's ends.
     starts: Vec<usize>,
-}
-
-/// What rounds follow from.
-pub struct RoundsPlan<'a> {
-    /// Who holds what.
-    pub holders: &'a Holders,
-    /// Where what each owns of the parameters begins, and where the last one's ends.
-    pub cuts: &'a [usize],
-    /// This rank, of how many.
-    pub rank: (Rank, usize),
-    /// The windows of a gradient.
-    pub windows: &'a Windows,
-    /// Elements of the parameters, and of a gradient.
-    pub lengths: (usize, usize),
-    /// Floats of a slot.
-    pub slot: usize,
-    /// The most of a step.
-    pub micro_batches: u32,
-    /// What every sum is rounded to.
-    pub wire: Wire,
-}
-
-/// Which round of a step.
-#[derive(Clone, Copy, Debug)]
-pub struct Round {
-    /// From 0.
-    pub number: u32,
-    /// Of the step.
-    pub micro_batches: u32,
-}
-
-/// What ranks exchange floats by.
-pub struct Wires<'a> {
-    /// Has the slots.
-    pub backend: &'a mut dyn Backend,
-    /// The newest collective.
-    pub sequence: &'a mut Sequence,
-    /// How long others were waited for.
-    pub waited: Duration,
-    /// Whether a collective broke off: then no slot is lent any more.
-    pub are_cut: bool,
-}
-
-impl Wires<'_> {
-    /// Runs a collective that adds nothing, from its start to its end. *Blocks* for all ranks. *Errors*: it broke off.
-    pub fn gather(&mut self, op: &Op<'_>) -> Result<(), Broke> {
-        let moved = move_floats(self.backend, self.sequence, op);
-        self.are_cut |= moved.is_err();
-        self.waited += moved?;
-        Ok(())
-    }
 }
 
 /// A micro-batch, and its samples.

@@ -4,10 +4,12 @@
 //! brought anew at the beginning of every generation. This file does not know why ranks hold what they hold.
 
 use crate::broke::{Broke, engine};
-use crate::data_plane::{DataPlane, move_floats};
+use crate::data_plane::DataPlane;
+use crate::exchange::move_floats;
 use crate::recipe::ComputeParts;
-use crate::rounds::{Rounds, RoundsPlan};
+use crate::rounds::Rounds;
 use crate::shards::GatherPiece;
+use crate::window_sums::RoundsPlan;
 use dtrain_collective::{Narrow, Op, Take};
 use dtrain_engine::{
     EngineError, Keeping, Lies, Piece, ReducedSum, Replica, Section, Sharding, UpdateInfo, UpdateShare,

@@ -4,7 +4,8 @@
 //! elements go to all. A tensor is written by the rank that owns most of it, which gets the rest of it. This file does not know who holds what.
 
 use crate::broke::{Broke, engine};
-use crate::data_plane::{DataPlane, move_floats};
+use crate::data_plane::DataPlane;
+use crate::exchange::move_floats;
 use crate::saver::ShardDraft;
 use crate::sharded_state::{SHARDED, sharding};
 use dtrain_checkpoint::TensorSpec;

@@ -4,7 +4,8 @@
 //! with a barrier between them, is the agenda's. This file does not know where that memory is.
 
 use crate::broke::{Broke, engine, told_to_leave};
-use crate::data_plane::{DataPlane, move_floats};
+use crate::data_plane::DataPlane;
+use crate::exchange::move_floats;
 use dtrain_collective::Op;
 use dtrain_engine::{EngineError, Replica, Sharing, UpdateInfo, UpdateShare};
 use dtrain_protocol::{Agenda, Failure, Opening, ResumePoint};

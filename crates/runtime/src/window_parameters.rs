@@ -3,7 +3,7 @@
 //! All ranks bring the same windows in the same order. This file does not know what is computed with them.
 
 use crate::broke::Broke;
-use crate::rounds::Wires;
+use crate::exchange::Wires;
 use crate::shards::{GatherPiece, Owned};
 use dtrain_collective::{Op, Take};
 use dtrain_engine::{BringsParameters, Flat, OwnParameters, Section, Windows};

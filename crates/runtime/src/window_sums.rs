@@ -3,13 +3,42 @@
 //! All ranks exchange the same windows in the same order. This file does not know what is computed, nor what comes of the sum.
 
 use crate::broke::Broke;
+use crate::exchange::Wires;
 use crate::folding::{Folding, Fresh};
-use crate::rounds::{Round, RoundsPlan, Wires};
 use dtrain_collective::{Narrow, Op, Take};
 use dtrain_engine::{Begun, Flat, Gradient, Held, UpdateShare, Window, Windows, needed};
-use dtrain_types::Rank;
+use dtrain_types::{Holders, Rank, Wire};
 use std::cell::RefCell;
 use std::ops::Range;
+
+/// What rounds follow from.
+pub struct RoundsPlan<'a> {
+    /// Who holds what.
+    pub holders: &'a Holders,
+    /// Where what each owns of the parameters begins, and where the last one's ends.
+    pub cuts: &'a [usize],
+    /// This rank, of how many.
+    pub rank: (Rank, usize),
+    /// The windows of a gradient.
+    pub windows: &'a Windows,
+    /// Elements of the parameters, and of a gradient.
+    pub lengths: (usize, usize),
+    /// Floats of a slot.
+    pub slot: usize,
+    /// The most of a step.
+    pub micro_batches: u32,
+    /// What every sum is rounded to.
+    pub wire: Wire,
+}
+
+/// Which round of a step.
+#[derive(Clone, Copy, Debug)]
+pub struct Round {
+    /// From 0.
+    pub number: u32,
+    /// Of the step.
+    pub micro_batches: u32,
+}
 
 /// The windows of the gradients of a generation, and what this rank keeps of a sum.
 pub struct WindowSums {
