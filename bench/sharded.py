@@ -173,7 +173,7 @@ def traffic(arguments, networks):
         counted = []
         for steps in (10, 30):
             before = sent(networks)
-            one(arguments, networks, [*WIDE, hidden(arguments), *WORDS[state], f"steps={steps}"])
+            one(arguments, networks, [*WIDE, "data.val_split=0", "checkpoint.best=none", hidden(arguments), *WORDS[state], f"steps={steps}"])
             counted.append(sent(networks) - before)
         # What a run sends beside its steps is in both.
         step = (counted[1] - counted[0]) / 20 / hosts

@@ -303,5 +303,6 @@ fn what_cannot_be_held_in_shards_is_refused_in_a_sentence() {
     ] {
         refused(folder.path(), &format!("train {MLP} steps=2 state=sharded {how}"), words);
     }
+    refused(folder.path(), &format!("train {MLP} steps=2 shard=gradients"), &["shard", "state=sharded"]);
     assert!(!folder.path().join("runs").exists());
 }

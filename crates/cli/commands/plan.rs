@@ -137,9 +137,11 @@ fn tables(plan: &Plan, replica: &dyn Replica, chosen: &Chosen) -> String {
     }
     let _ = writeln!(text, "\n{:<28} {:>12}", "rank", "micro-batches of a full step");
     for (rank, range) in ranges(plan).iter().enumerate() {
-        let words = match range.len() {
-            0 => "none: a spare".to_owned(),
-            count => format!("{}..{} ({count})", range.lo, range.hi),
+        let words = match plan.rounds_of(rank as u32) {
+            Some(of) if of.is_empty() => "none: it takes part in rounds".to_owned(),
+            Some(of) => format!("{} ({})", list(&of), of.len()),
+            None if range.is_empty() => "none: a spare".to_owned(),
+            None => format!("{}..{} ({})", range.lo, range.hi, range.len()),
         };
         let _ = writeln!(text, "{rank:<28} {words:>12}");
     }
@@ -175,4 +177,12 @@ fn as_json(plan: &Plan, replica: &dyn Replica, chosen: &Chosen) -> serde_json::V
         "memory_bytes": memory,
         "tensors": tensors,
     })
+}
+
+/// The first of some numbers, and the last one.
+fn list(numbers: &[u32]) -> String {
+    match numbers {
+        [first, second, .., last] if numbers.len() > 3 => format!("{first}, {second}, ... {last}"),
+        _ => numbers.iter().map(u32::to_string).collect::<Vec<_>>().join(", "),
+    }
 }

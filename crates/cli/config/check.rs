@@ -209,6 +209,12 @@ pub(super) fn config(config: &Config) -> Result<(), ConfigError> {
 /// What a state in shards needs.
 fn sharded(config: &Config, problems: &mut Vec<Problem>) {
     if config.world.redundancy.is_none() {
+        // With whole states it has no effect, as redundancy has none; where nobody said which, somebody expects one.
+        if config.state_as_fits() && config.world.shard > ShardLevel::Optimizer {
+            let problem =
+                config.problem("shard", "only ranks that keep shards of the state share out more of it");
+            problems.push(problem.hint("write state=sharded too"));
+        }
         return;
     }
     if config.reduce == Reduce::Ring {

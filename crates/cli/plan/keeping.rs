@@ -59,6 +59,13 @@ impl Plan {
         self.config.world.redundancy.is_some() && self.config.world.shard >= ShardLevel::Gradients
     }
 
+    /// The micro-batches of a full step that a rank computes, one a round, where a step is made in rounds.
+    #[must_use]
+    pub fn rounds_of(&self, rank: u32) -> Option<Vec<u32>> {
+        let ranks = self.config.world.ranks as usize;
+        self.in_rounds().then(|| (rank..self.batches.micro_batches()).step_by(ranks).collect())
+    }
+
     /// How many elements of the parameters a rank holds, where ranks hold shards: as many as the one with most.
     fn held(&self, parameters: usize) -> Option<usize> {
         let holders = self.holders()?;

@@ -10,7 +10,7 @@ use console::style;
 use dtrain_data::{ColumnUse, HeldOutGroups, InputSpec, Role, TargetSpec};
 use dtrain_engine::Replica;
 use dtrain_protocol::Timeouts;
-use dtrain_types::counted;
+use dtrain_types::{ShardLevel, counted};
 use std::fmt::Write;
 
 /// What a person wants to see confirmed before an hour of training.
@@ -78,9 +78,14 @@ pub fn banner(
     if let Some(redundancy) = world.redundancy {
         let words = match redundancy.count() {
             1 => "sharded, redundancy=1: a lost rank costs the steps since the newest checkpoint".to_owned(),
-            count => format!(
-                "sharded: {count} ranks keep each part of the optimizer's state, all where there are fewer"
-            ),
+            count => {
+                let what = match world.shard {
+                    ShardLevel::Optimizer => "the optimizer's state",
+                    ShardLevel::Gradients => "the optimizer's state and of gradients",
+                    ShardLevel::Parameters => "the optimizer's state, of gradients and of parameters",
+                };
+                format!("sharded: {count} ranks keep each part of {what}, all where there are fewer")
+            }
         };
         line("state", words);
     }
