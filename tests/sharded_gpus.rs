@@ -5,7 +5,9 @@ use crate::harness::fake_libraries::{FAKE_NVML, Workshop};
 use crate::harness::gpus::Host;
 use crate::harness::hosts::Hosts;
 use crate::harness::turn::has_turn;
-use crate::harness::{CNN, GPT, MLP, Running, Signal, audit_is_clean, dtrain, finish, is_whole, signal};
+use crate::harness::{
+    CNN, GPT, GPT2, MLP, Running, Signal, audit_is_clean, dtrain, finish, is_whole, signal,
+};
 
 /// Over the memory of the host, and over NCCL.
 const OVER: [&str; 2] = ["backend=host", "backend=nccl"];
@@ -32,6 +34,35 @@ fn shards_on_gpus_have_the_bits_of_whole_states_on_any_ranks_whatever_carries_th
             assert_eq!(run.digest(), whole.digest(), "{model} {devices}\n{}", run.stderr);
             run.said("state");
         }
+    }
+}
+
+#[test]
+fn gradients_that_leave_gpus_in_windows_have_the_bits_of_whole_ones() {
+    let Some(machine) = Host::new() else { return };
+    let machine = machine.with_nccl();
+    for (model, ways) in [
+        (format!("{MLP} steps=4 verify=2"), &["ranks=1", "ranks=2", "ranks=3 redundancy=1"][..]),
+        (format!("{CNN} steps=3 ema=0.9 precision=bf16"), &["ranks=3"]),
+        (format!("{MLP} steps=3 precision=f16 optimizer.kind=sgd"), &["ranks=2"]),
+        (format!("{GPT2} steps=2"), &["ranks=2"]),
+    ] {
+        let whole = machine.train(&format!("{model} devices=cuda:0 ranks=1"));
+        for way in ways {
+            let words = format!("{model} state=sharded shard=gradients devices=cuda:0,1,2 {way}");
+            let mut command = machine.command(&words);
+            command.env("FAKE_CUDA_DEVICES", "3");
+            let run = finish(command);
+            assert_eq!(run.digest(), whole.digest(), "{words}\n{}", run.stderr);
+        }
+    }
+    for (how, words) in [
+        ("shard=parameters", &["shard", "GPUs cannot do yet", "hint: "][..]),
+        ("shard=gradients backend=nccl", &["backend", "through the host", "backend=host"]),
+    ] {
+        let run = machine.train(&format!("{MLP} steps=2 state=sharded devices=cuda:0,1 ranks=2 {how}"));
+        run.ended_with(2);
+        words.iter().for_each(|words| run.said(words));
     }
 }
 

@@ -15,7 +15,7 @@ use dtrain_nccl::{
 };
 use dtrain_protocol::Bootstrap;
 use dtrain_runtime::{Fabric, FabricError, Plane, Program};
-use dtrain_types::Wire;
+use dtrain_types::{ShardLevel, Wire};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
@@ -32,6 +32,11 @@ pub enum ChosenBackend {
     Host,
     /// This library.
     Nccl(NcclLibrary),
+}
+
+/// Whether gradients go to those who hold them in windows.
+fn in_windows(config: &Config) -> bool {
+    config.world.redundancy.is_some() && config.world.shard >= ShardLevel::Gradients
 }
 
 impl ChosenBackend {
@@ -61,6 +66,9 @@ impl ChosenBackend {
         };
         if gpus_of(list, config.world.ranks) < config.world.ranks {
             return host("several ranks share a GPU".to_owned());
+        }
+        if in_windows(config) {
+            return host(format!("with shard={} gradients come to it in windows", config.world.shard.name()));
         }
         if hosts == HostCount::Several || config.reduce == Reduce::Ring || config.wire != Wire::F32 {
             return host("NCCL has to be asked for there".to_owned());
@@ -105,6 +113,11 @@ impl ChosenBackend {
             let hint =
                 "where nobody else is on the network, write trusted_network=true; backend=host encrypts";
             return Err(problem((message, hint)));
+        }
+        if in_windows(config) {
+            let level = config.world.shard.name();
+            let message = format!("with shard={level} gradients go through the host, window by window");
+            return Err(problem((message, "write backend=host, or shard=optimizer")));
         }
         must_not_block().map_err(|error| problem((first_line(&error), "unset it")))?;
         let library = find().map_err(problem)?;

@@ -8,7 +8,8 @@ use crate::config::{Config, Problem, Reduce, Redundancy};
 use crate::error::CliError;
 use crate::gpus::Chosen;
 use dtrain_collective::without;
-use dtrain_engine::{About, MemoryTable, ModelReplica, UpdateShare, needed};
+use dtrain_engine::device::NORM_BLOCK;
+use dtrain_engine::{About, Held, MemoryTable, ModelReplica, UpdateShare, needed};
 use dtrain_types::{Bytes, Holders, Holding, NodeId, Rank, ShardLevel};
 use std::ops::Range;
 
@@ -94,10 +95,34 @@ impl Plan {
     pub(super) fn floats_of_shards(&self, about: &About) -> usize {
         match self.held(about.state.parameters) {
             Some(held) if !self.shares_out_elsewhere() => {
-                (about.state.moments + 1) * held + about.state.stats
+                let kept = if self.in_rounds() { self.looked_at(about) } else { held };
+                about.state.moments * held + kept + about.state.stats
             }
             _ => 0,
         }
+    }
+
+    /// The same on a GPU, beside which the host has the windows that travel, and the sums that wait.
+    pub(super) fn in_shards_on_gpu(&self, about: &About) -> MemoryTable {
+        let mut memory = self.in_shards(about);
+        if let Some(windows) = &about.windows {
+            let part = |floats: usize| Bytes(4 * floats as u64);
+            for (what, size) in &mut memory.rows {
+                match *what {
+                    "windows of a gradient" => *size = part(windows.memory()),
+                    "gradient of shards" => *size = part(self.looked_at(about) + about.state.stats),
+                    _ => {}
+                }
+            }
+        }
+        memory
+    }
+
+    /// What this rank of this host needs of a sum, which holds these shards.
+    pub(super) fn needs_of(&self, about: &About, rank: Rank, holding: &Holding) -> Held {
+        let share = UpdateShare { index: rank.index(), of: self.config.world.ranks as usize };
+        let (parameters, gradient) = (about.layout.parameters, about.gradient_len());
+        Held::of(without(&needed(holding, share, parameters, gradient), &[]))
     }
 
     /// Where the memory of a rank goes, whose ranks are those of this host and hold shards, if it says so.
@@ -134,8 +159,18 @@ impl Plan {
         memory
     }
 
-    /// What rank 0 is told to hold, where ranks hold shards.
-    pub(super) fn first_holding(&self) -> Option<Holding> {
-        self.holders().map(|holders| holders.holding(Rank(0)))
+    /// What the rank is told to hold that needs the most memory for it, where ranks hold shards; the first of them.
+    pub(super) fn fullest(&self, about: &About) -> Option<(Rank, Holding)> {
+        let holders = self.holders()?;
+        let takes = |rank: &Rank| {
+            let holding = holders.holding(*rank);
+            let held: usize = holding.elements(about.layout.parameters).iter().map(Range::len).sum();
+            let kept = if self.in_rounds() { self.needs_of(about, *rank, &holding).elements() } else { held };
+            // Of two that hold as much, one may look at more of a sum, and have more to add up.
+            let share = UpdateShare { index: rank.index(), of: self.config.world.ranks as usize };
+            (about.state.moments * held + kept, share.part(about.layout.parameters, NORM_BLOCK).len())
+        };
+        let fullest = (0..self.config.world.ranks).map(Rank).rev().max_by_key(takes)?;
+        Some((fullest, holders.holding(fullest)))
     }
 }

@@ -53,24 +53,36 @@ impl Plan {
         let device = CudaDevice::new(&gpu, self.config.precision).map_err(EngineError::from)?;
         let model = self.gpu_model(&device, self.config.batch.micro, blocks)?;
         let replica = DeviceReplica::blank(device, model, self.optimizer(), self.config.seed)?;
-        let mut table = self.in_shards(replica.about());
+        let mut table = self.in_shards_on_gpu(replica.about());
         let gradient = replica.about().gradient_len();
         let beside = self.floats_beside(replica.about());
         let slots = (beside > 0).then(|| replica.device().floats(beside)).transpose()?;
         let mut replica = rehearsed(replica)?;
-        let holding = self.first_holding();
-        if let Some(holding) = &holding {
+        let fullest = self.fullest(replica.about());
+        if let Some((_, holding)) = &fullest {
             let moments = replica.prepare(holding)?;
             replica.adopt(moments, Step(0))?;
         }
         let kept = self.kept();
-        if self.backend() != Backend::Nccl {
+        let windows = replica.about().windows.is_some();
+        if self.backend() != Backend::Nccl && !windows {
             assert!(replica.keep(kept.gradients), "there is room on paper");
         }
-        if holding.is_some() {
+        if let Some((rank, holding)) = &fullest {
             // On paper nothing is finite, and the update itself takes no memory.
-            let sum = ReducedSum { lies: Lies::Kept, weight: 1.0, samples: 1 };
-            replica.measure(Step(1), sum, UpdateShare { index: 0, of: 1 })?;
+            let (lies, of) = match windows {
+                true => {
+                    let kept = self.needs_of(replica.about(), *rank, holding);
+                    let sum = replica.lend_sum(kept.elements());
+                    (Lies::Folded { kept, sum }, self.config.world.ranks as usize)
+                }
+                false => (Lies::Kept, 1),
+            };
+            replica.measure(
+                Step(1),
+                ReducedSum { lies, weight: 1.0, samples: 1 },
+                UpdateShare { index: 0, of },
+            )?;
         } else {
             assert!(replica.work_ahead(kept.losses), "there is room on paper");
             replica.update_kept(Step(1), 1.0, 1)?;
@@ -78,7 +90,8 @@ impl Plan {
         drop(slots);
         let named: u64 = table.total().0;
         let beside = 4 * beside as u64;
-        let more = 4 * (gradient * (kept.gradients.max(1) - 1)) as u64;
+        let kept_beside = if windows { 0 } else { kept.gradients.max(1) - 1 };
+        let more = 4 * (gradient * kept_beside) as u64;
         if beside > 0 {
             table.rows.push(("gradients for NCCL", Bytes(beside)));
         } else if more > 0 {

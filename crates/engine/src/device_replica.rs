@@ -6,6 +6,7 @@
 
 mod keeping;
 mod sharding;
+mod windows;
 
 use crate::OwnMemory;
 use crate::about::{About, BufferLengths};
@@ -14,6 +15,7 @@ use crate::device::{LossSums, Outputs, Rows};
 use crate::device_feeds::Feeds;
 use crate::device_shards::DeviceShards;
 use crate::error::EngineError;
+use crate::flat::Flat;
 use crate::gradient::{Gradient, MicroBatchGroup};
 use crate::groups::Runs;
 use crate::keeping::{Keeping, Kept};
@@ -31,9 +33,11 @@ use crate::stage::{Mode, Shape};
 use crate::stages::{Gradients, Inside, Whole};
 use crate::state::State;
 use crate::update_info::UpdateInfo;
-use dtrain_types::{MicroBatch, Seed, Step, Wire};
+use crate::windows::Windows;
+use dtrain_types::{MicroBatch, Seed, ShardLevel, Step, Wire};
 use std::collections::VecDeque;
 use std::ops::Range;
+use windows::{BroughtWindows, Unwanted};
 
 /// Gradients where they are kept: one is computed, and what waits for it is added as soon as it is final.
 struct Laid<'a, 'b, D: OwnMemory> {
@@ -67,6 +71,16 @@ impl<D: OwnMemory> Gradients<D> for Laid<'_, '_, D> {
     }
 }
 
+/// Where the gradient of a pass goes.
+enum To<'a> {
+    /// To one that is kept.
+    Kept(Kept<'a>),
+    /// To the first of them, as a whole.
+    First,
+    /// Window by window to the host, each rounded.
+    Windows(&'a mut dyn Gradient, Wire),
+}
+
 /// The memory of passes.
 struct Passes<D: OwnMemory> {
     feeds: Feeds<D>,
@@ -98,6 +112,8 @@ pub struct DeviceReplica<D: OwnMemory> {
     sections: [D::Floats; Section::COUNT],
     /// What it holds, where it holds no whole state.
     shards: Option<DeviceShards<D>>,
+    /// The host's memory for the sum of gradients that come in windows, between two steps.
+    lent: Flat,
     model: Model<D>,
     optimizer: Optimizer,
     seed: Seed,
@@ -145,8 +161,14 @@ impl<D: OwnMemory> DeviceReplica<D> {
         let shards = in_shards.then(|| DeviceShards::none(&device)).transpose()?;
         let (input, plan) = (model.input(), model.plan());
         let rows = model.loss_rows(input.rows());
-        let (outputs, gradient) =
-            (device.activation_len(model.outputs_len(input.rows())), layout.gradient_len());
+        let windows = match optimizer.keeps {
+            Keeps::Shards(level) if level >= ShardLevel::Gradients => {
+                Some(Windows::of(layout, &model.chain.ties(), model.chain.itinerary()))
+            }
+            _ => None,
+        };
+        let gradient = windows.as_ref().map_or(layout.gradient_len(), Windows::memory);
+        let outputs = device.activation_len(model.outputs_len(input.rows()));
         let passes = Passes {
             feeds: Feeds::new(&device, &model)?,
             saved: device.floats(plan.saved)?,
@@ -170,10 +192,11 @@ impl<D: OwnMemory> DeviceReplica<D> {
             scratch: plan.scratch + if model.reads_outputs() { outputs } else { 0 },
         };
         Ok(Self {
-            about: About::of(&model, &lengths),
+            about: About { windows, ..About::of(&model, &lengths) },
             passes,
             sections: [p?, s?, first?, second?, average?],
             shards,
+            lent: Flat::default(),
             runs: optimizer.runs(layout),
             best: vec![0; rows.rows],
             is_home: true,
@@ -221,7 +244,15 @@ impl<D: OwnMemory> DeviceReplica<D> {
             Loss::CrossEntropy { .. } => self.model.class_targets(&ids[..words]),
         };
         let batch = BatchView { rows, inputs, targets };
-        self.begin(Step(0), MicroBatch(0), &batch, Kept::alone(0))?;
+        let place = (Step(0), MicroBatch(0));
+        match &self.about.windows {
+            None => self.pass(place, &batch, To::Kept(Kept::alone(0)))?,
+            Some(windows) => {
+                let mut unwanted = Unwanted::of(self.about.gradient_len(), windows);
+                self.pass(place, &batch, To::Windows(&mut unwanted, Wire::F32))?;
+            }
+        }
+        self.device.submit();
         self.figures();
         // No run has this one: what the way ahead needs is there, and what came by it is used by nobody.
         self.prefetch(&MicroBatchGroup::of_one(Step(0), MicroBatch(1)), MicroBatch(1), &batch)?;
@@ -242,12 +273,12 @@ impl<D: OwnMemory> DeviceReplica<D> {
         self.loss_scale.map_or(Ok(()), |scale| self.device.set_loss_scale(scale.factor))
     }
 
-    /// Gives the device a pass, whose gradient goes to one that is kept, or to the first of them as a whole.
+    /// Gives the device a pass, whose gradient goes there.
     fn pass(
         &mut self,
         (step, micro_batch): (Step, MicroBatch),
         batch: &BatchView<'_>,
-        to: Option<Kept<'_>>,
+        to: To<'_>,
     ) -> Result<(), EngineError> {
         self.model.check_batch(batch)?;
         let Self { device, model, seed, passes, sections, about, loss_scale, .. } = self;
@@ -263,7 +294,7 @@ impl<D: OwnMemory> DeviceReplica<D> {
         let beside = passes.beside.as_mut().map(D::take);
         let scale = loss_scale.map_or(1.0.into(), |_| device.loss_scale());
         let loss = match to {
-            Some(to) => {
+            To::Kept(to) => {
                 let open = about.gradient_len();
                 let mut all = Laid { device, kept: &mut passes.gradients, open, to };
                 let to = Training { beside, all: &mut all, scale };
@@ -271,9 +302,18 @@ impl<D: OwnMemory> DeviceReplica<D> {
                 all.settle(0);
                 loss
             }
-            None => {
+            To::First => {
                 let all = &mut Inside::<D>(D::take(&mut passes.gradients[0]));
                 passes::train(model, &pass, room, x, targets, Training { beside, all, scale }, &mut [])
+            }
+            To::Windows(to, wire) => {
+                let windows = about.windows.as_ref().expect("a gradient in windows");
+                let memory = &mut passes.gradients[0];
+                let mut all = BroughtWindows::new(&*device, memory, windows, (to, wire));
+                let to = Training { beside, all: &mut all, scale };
+                let loss = passes::train(model, &pass, room, x, targets, to, &mut []);
+                all.finish()?;
+                loss
             }
         };
         self.under_way = Some((loss, batch.rows));
@@ -355,7 +395,12 @@ impl<D: OwnMemory> Replica for DeviceReplica<D> {
     ) -> Result<(), EngineError> {
         let [figures] = figures else { panic!("{group:?}, of a replica that takes one at a time") };
         expect_length("gradient", self.about.gradient_len(), gradient.elements())?;
-        self.pass((group.step, group.first()), batch, None)?;
+        if self.about.windows.is_some() {
+            self.pass((group.step, group.first()), batch, To::Windows(gradient, group.wire))?;
+            *figures = self.figures();
+            return Ok(());
+        }
+        self.pass((group.step, group.first()), batch, To::First)?;
         let to = gradient.part(0..self.about.gradient_len());
         self.device.fetch(&self.passes.gradients[0], to)?;
         group.wire.round(to);

@@ -10,7 +10,7 @@ use crate::groups::Runs;
 use crate::held_update::{HeldUpdate, PartsLie};
 use crate::layout::Section;
 use crate::optimizer::{Buffers, Optimizer};
-use crate::passes::Reduced;
+use crate::passes::{Divisor, Reduced};
 use crate::sharding::{Held, HeldState};
 use crate::sharing::{UpdateShare, WORDS};
 use crate::update_facts::UpdateFacts;
@@ -71,8 +71,6 @@ impl<D: OwnMemory> DeviceShards<D> {
             *place = device.floats(values.len())?;
             device.send(values, place)?;
         }
-        self.kept = held.and(facts.sums());
-        self.sum = device.floats(self.kept.elements())?;
         let words = WORDS * facts.parameters.div_ceil(NORM_BLOCK);
         self.squares = device.floats(words)?;
         self.heard = vec![0.0; words];
@@ -103,6 +101,7 @@ impl<D: OwnMemory> DeviceShards<D> {
         let part = share.part(facts.parameters, NORM_BLOCK);
         self.told = WORDS * part.len().div_ceil(NORM_BLOCK);
         device.squares(D::part(grads, part), reduced.divisor.mean(), &mut self.squares);
+        self.make_room(device, self.held.and(facts.sums()))?;
         HeldUpdate::copy(device, reduced.gradient, &self.kept, D::take(&mut self.sum));
         let (_, sums) = reduced.parts(facts);
         let of = (reduced.samples, reduced.divisor);
@@ -112,6 +111,46 @@ impl<D: OwnMemory> DeviceShards<D> {
             self.add_up();
         }
         Ok(())
+    }
+
+    /// The same of a sum that lies in the host's memory, of which these elements are there.
+    pub fn measure_folded(
+        &mut self,
+        device: &D,
+        facts: &UpdateFacts,
+        (step, share): (Step, UpdateShare),
+        of: (u64, Divisor),
+        (kept, sum): (Held, &[f32]),
+    ) -> Result<(), EngineError> {
+        self.make_room(device, kept)?;
+        device.send(sum, &mut self.sum)?;
+        let part = share.part(facts.parameters, NORM_BLOCK);
+        self.told = WORDS * part.len().div_ceil(NORM_BLOCK);
+        let sum = D::look(&self.sum);
+        device.squares(D::part(sum, self.kept.place(&part)), of.1.mean(), &mut self.squares);
+        let sums = D::part(sum, self.kept.place(&facts.sums()));
+        self.making = Some(HeldUpdate::of(device, (step, share), of, sums));
+        if share.of == 1 {
+            device.fetch(&self.squares, &mut self.heard)?;
+            self.add_up();
+        }
+        Ok(())
+    }
+
+    /// Has memory for what is kept of a sum. *Errors*: of the device.
+    fn make_room(&mut self, device: &D, kept: Held) -> Result<(), EngineError> {
+        if self.kept != kept {
+            // What is there goes first.
+            self.sum = device.floats(0)?;
+            self.sum = device.floats(kept.elements())?;
+            self.kept = kept;
+        }
+        Ok(())
+    }
+
+    /// Forgets what was measured.
+    pub fn forget(&mut self) {
+        self.making = None;
     }
 
     /// What it saw in its share, as words.

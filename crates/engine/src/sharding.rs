@@ -132,8 +132,7 @@ pub trait Sharding {
     /// The shards that it holds, of the state of [`Replica::applied`](crate::Replica::applied); none before the first was adopted.
     fn holding(&self) -> &Holding;
 
-    /// Lends memory for a sum of so many elements: what was kept of the one before is forgotten. *Panics* if it adds up gradients where it
-    /// computes them.
+    /// Lends memory of the host for a sum of so many elements: what was kept of the one before is forgotten.
     fn lend_sum(&mut self, elements: usize) -> Flat;
 
     /// Keeps what update number `step` needs of a reduced gradient, and looks at its share of it. Nothing of the state is changed.

@@ -24,6 +24,8 @@ pub struct Window {
     pub elements: Range<usize>,
     /// When its first element is written.
     pub begun: Begun,
+    /// Where it lies in memory for all of them ([`Windows::memory`]).
+    pub place: Range<usize>,
 }
 
 /// When a window is begun.
@@ -47,7 +49,7 @@ impl Windows {
             let meets = |tie: &Range<usize>| tie.start < elements.end && elements.start < tie.end;
             let begun = if tied.iter().any(meets) { Begun::Early } else { Begun::InTurn };
             if !elements.is_empty() {
-                all.push(Window { elements, begun });
+                all.push(Window { place: 0..elements.len(), elements, begun });
             }
         };
         push(layout.parameters..layout.gradient_len());
@@ -60,6 +62,12 @@ impl Windows {
             }
         }
         push(0..end);
+        let in_turn = all.iter().filter(|window| window.begun == Begun::InTurn);
+        let mut next = in_turn.map(|window| window.elements.len()).max().unwrap_or(0);
+        for window in all.iter_mut().filter(|window| window.begun == Begun::Early) {
+            window.place = next..next + window.elements.len();
+            next = window.place.end;
+        }
         Self { all, parameters: layout.parameters, itinerary: itinerary.to_the_end(layout) }
     }
 
@@ -73,6 +81,18 @@ impl Windows {
     #[must_use]
     pub fn all(&self) -> &[Window] {
         &self.all
+    }
+
+    /// Where elements lie in memory for all windows, of which those before this one are final. *Panics* if they are not neighbours in one window.
+    #[must_use]
+    pub fn place_of(&self, from: usize, elements: &Range<usize>) -> Range<usize> {
+        if elements.is_empty() {
+            return 0..0;
+        }
+        let inside = |it: &&Window| it.elements.start <= elements.start && elements.end <= it.elements.end;
+        let window = self.all[from..].iter().find(inside).expect("a part of a gradient lies in a window");
+        let at = window.place.start + elements.start - window.elements.start;
+        at..at + elements.len()
     }
 
     /// Elements of the longest of those that are begun in turn.
@@ -165,5 +185,10 @@ mod tests {
         let begun: Vec<Begun> = windows.all().iter().map(|window| window.begun).collect();
         assert_eq!(begun, [Begun::InTurn, Begun::InTurn, Begun::Early]);
         assert_eq!((windows.longest(), windows.memory()), (5000, 14000));
+        assert_eq!(
+            (windows.place_of(0, &(100..8000)), windows.place_of(1, &(9001..9002))),
+            (5100..13000, 1..2)
+        );
+        assert_eq!(windows.place_of(2, &(3..3)), 0..0);
     }
 }

@@ -222,7 +222,7 @@ pub fn gather(plane: &mut DataPlane, replica: &mut dyn Replica) -> Result<Durati
     let mut waited = Duration::ZERO;
     for number in 0..plane.shards.as_ref().expect(SHARDED).gathers.len() {
         let DataPlane { shards, backend, sequence, rounds, .. } = &mut *plane;
-        let GatherPiece { from, held, lacks, cuts, narrow } =
+        let GatherPiece { from, held, lacks, cuts, narrow, .. } =
             &shards.as_ref().expect(SHARDED).gathers[number];
         for run in held {
             let slot = &mut backend.arena().lease(0)[run.start - from..run.end - from];

@@ -32,6 +32,8 @@ pub struct GatherPiece {
     pub cuts: Vec<usize>,
     /// What each rank has of them.
     pub narrow: Narrow,
+    /// Whether some rank lacks any of them: else nothing has to travel.
+    pub is_lacked: bool,
 }
 
 impl Shards {
@@ -93,6 +95,10 @@ impl<'a> Owned<'a> {
             held,
             cuts: self.cuts.iter().map(|cut| (*cut).clamp(elements.start, elements.end) - from).collect(),
             narrow: Narrow::new(self.holds.iter().map(has)),
+            is_lacked: self
+                .holds
+                .iter()
+                .any(|runs| !without(std::slice::from_ref(&elements), runs).is_empty()),
             from,
         }
     }

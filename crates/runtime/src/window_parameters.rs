@@ -42,7 +42,12 @@ impl ParameterWindows {
     fn bring(&mut self, window: usize, own: &mut OwnParameters<'_>, on: &mut Wires<'_>) -> Result<(), Broke> {
         let Self { windows, memory } = self;
         let (elements, pieces) = &windows[window];
-        for GatherPiece { from, held, lacks, cuts, narrow } in pieces {
+        for GatherPiece { from, held, lacks, cuts, narrow, is_lacked } in pieces {
+            if !is_lacked {
+                let to = |run: &Range<usize>| run.start - elements.start..run.end - elements.start;
+                held.iter().for_each(|run| own(run.clone(), &mut memory[to(run)]));
+                continue;
+            }
             let slot = on.backend.arena().lease(0);
             held.iter().for_each(|run| own(run.clone(), &mut slot[run.start - from..run.end - from]));
             on.backend.narrow(narrow);

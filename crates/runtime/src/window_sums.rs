@@ -6,7 +6,7 @@ use crate::broke::Broke;
 use crate::exchange::Wires;
 use crate::folding::{Folding, Fresh};
 use dtrain_collective::{Narrow, Op, Take};
-use dtrain_engine::{Begun, Flat, Gradient, Held, UpdateShare, Window, Windows, needed};
+use dtrain_engine::{Flat, Gradient, Held, UpdateShare, Window, Windows, needed};
 use dtrain_types::{Holders, Rank, Wire};
 use std::cell::RefCell;
 use std::ops::Range;
@@ -46,6 +46,7 @@ pub struct WindowSums {
     world: usize,
     /// What this rank needs of a sum.
     kept: Held,
+    windows: Windows,
     cuts: Vec<WindowCut>,
     /// Where a micro-batch writes its windows.
     memory: Flat,
@@ -54,12 +55,9 @@ pub struct WindowSums {
     starts: Vec<usize>,
 }
 
-/// A window, and what is exchanged of it.
+/// A window, and what is exchanged of it, one piece after the other.
 struct WindowCut {
-    elements: Range<usize>,
-    /// Where it is written.
-    place: Range<usize>,
-    /// One after the other.
+    window: Window,
     pieces: Vec<Piece>,
 }
 
@@ -86,26 +84,18 @@ impl WindowSums {
         let needs: Vec<Held> = (0..world).map(|index| Held::of(needs(index))).collect();
         let kept = needs[rank.index()].clone();
         let most = (slot / world).max(1);
-        let mut early = windows.longest();
         let cut = |window: &Window| {
-            let (elements, len) = (window.elements.clone(), window.elements.len());
-            let from = match window.begun {
-                Begun::InTurn => 0,
-                Begun::Early => {
-                    early += len;
-                    early - len
-                }
-            };
-            let pieces = elements.clone().step_by(most);
-            let piece =
-                |start: usize| Piece::new(start..elements.end.min(start + most), &needs, rank.index());
-            WindowCut { place: from..from + len, pieces: pieces.map(piece).collect(), elements }
+            let starts = window.elements.clone().step_by(most);
+            let end = |start: usize| window.elements.end.min(start + most);
+            let piece = |start: usize| Piece::new(start..end(start), &needs, rank.index());
+            WindowCut { pieces: starts.map(piece).collect(), window: window.clone() }
         };
         Self {
             rank: rank.index(),
             world,
             cuts: windows.all().iter().map(cut).collect(),
-            memory: Flat::zeros(Windows::memory(windows)),
+            memory: Flat::zeros(windows.memory()),
+            windows: windows.clone(),
             folding: Folding::new(kept.elements(), (micro_batches, world as u32), wire),
             starts: Vec::with_capacity(world + 1),
             kept,
@@ -130,23 +120,18 @@ impl WindowSums {
 
     /// Elements of a gradient.
     fn elements(&self) -> usize {
-        self.cuts.first().map_or(0, |last| last.elements.end)
+        self.cuts.first().map_or(0, |last| last.window.elements.end)
     }
 
     /// Whether a window is there that is final where all from an element on are.
     fn is_settled(&self, window: usize, from: usize) -> bool {
-        self.cuts.get(window).is_some_and(|cut| from <= cut.elements.start)
+        self.cuts.get(window).is_some_and(|cut| from <= cut.window.elements.start)
     }
 
     /// Where a part of a gradient is written whose windows before this one are final.
     fn part(&mut self, window: usize, part: Range<usize>) -> &mut [f32] {
-        if part.is_empty() {
-            return &mut [];
-        }
-        let inside = |cut: &&WindowCut| cut.elements.start <= part.start && part.end <= cut.elements.end;
-        let cut = self.cuts[window..].iter().find(inside).expect("a part of a gradient lies in a window");
-        let at = cut.place.start + part.start - cut.elements.start;
-        &mut self.memory[at..at + part.len()]
+        let place = self.windows.place_of(window, &part);
+        &mut self.memory[place]
     }
 
     /// Gives those who hold a window what this rank has computed of it, and adds up what it holds itself.
@@ -154,7 +139,7 @@ impl WindowSums {
         let Self { rank, world, cuts, memory, folding, starts, .. } = self;
         let first = round.number * *world as u32;
         let active = (round.micro_batches - first).min(*world as u32) as usize;
-        let WindowCut { elements, place, pieces } = &cuts[window];
+        let WindowCut { window: Window { elements, place, .. }, pieces } = &cuts[window];
         for piece in pieces {
             let len = piece.elements.len();
             starts.clear();
@@ -284,7 +269,7 @@ impl Gradient for LookedAt<'_> {
 
     fn settle(&mut self, from: usize) {
         while self.sums.is_settled(self.window, from) {
-            let place = self.sums.cuts[self.window].place.clone();
+            let place = self.sums.cuts[self.window].window.place.clone();
             self.is_finite &= self.sums.memory[place].iter().all(|x| x.is_finite());
             self.window += 1;
         }

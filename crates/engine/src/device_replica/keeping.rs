@@ -2,7 +2,7 @@
 //!
 //! It does not know which gradient is whose.
 
-use super::{DeviceReplica, Given, MOST_GIVEN};
+use super::{DeviceReplica, Given, MOST_GIVEN, To};
 use crate::OwnMemory;
 use crate::batch::{BatchFigures, BatchView};
 use crate::error::EngineError;
@@ -44,7 +44,7 @@ impl<D: OwnMemory> Keeping for DeviceReplica<D> {
         batch: &BatchView<'_>,
         to: Kept<'_>,
     ) -> Result<(), EngineError> {
-        self.pass((step, micro_batch), batch, Some(to))?;
+        self.pass((step, micro_batch), batch, To::Kept(to))?;
         self.device.submit();
         Ok(())
     }

@@ -25,19 +25,35 @@ impl<D: OwnMemory> Sharding for DeviceReplica<D> {
     fn measure(&mut self, step: Step, sum: ReducedSum<'_>, share: UpdateShare) -> Result<(), EngineError> {
         assert_eq!(step, self.host.applied.next(), "updates come in order, each once");
         let ReducedSum { lies, weight, samples } = sum;
-        let Self { device, model, passes, shards, loss_scale, .. } = self;
+        let Self { device, model, passes, shards, loss_scale, lent, .. } = self;
         let facts = model.update_facts();
-        if let Lies::Home(gradient) = lies {
-            assert_eq!(gradient.len(), facts.gradient_len(), "a reduced gradient has the layout's length");
-            device.send(gradient, &mut passes.gradients[0])?;
-        }
         let divisor = Divisor { weight, scale: *loss_scale };
+        match lies {
+            Lies::Home(gradient) => {
+                assert_eq!(
+                    gradient.len(),
+                    facts.gradient_len(),
+                    "a reduced gradient has the layout's length"
+                );
+                device.send(gradient, &mut passes.gradients[0])?;
+            }
+            Lies::Kept => {}
+            Lies::Folded { kept, sum } => {
+                let shards = shards.as_mut().expect(SHARDED);
+                let measured =
+                    shards.measure_folded(device, &facts, (step, share), (samples, divisor), (kept, &sum));
+                *lent = sum;
+                return measured;
+            }
+        }
         let reduced = Reduced::<D> { gradient: D::look(&passes.gradients[0]), samples, divisor };
         shards.as_mut().expect(SHARDED).measure(device, &facts, (step, share), &reduced)
     }
 
-    fn lend_sum(&mut self, _elements: usize) -> Flat {
-        panic!("this replica adds up gradients where it computes them")
+    fn lend_sum(&mut self, elements: usize) -> Flat {
+        self.shards.as_mut().expect(SHARDED).forget();
+        let lent = std::mem::take(&mut self.lent);
+        if lent.len() == elements { lent } else { Flat::zeros(elements) }
     }
 
     fn tell(&mut self, words: Words<'_>) -> Result<(), EngineError> {
