@@ -47,6 +47,8 @@ fn gradients_and_parameters_in_windows_have_the_bits_of_whole_ones_on_any_number
         ),
         (format!("{WIDE} steps=20 model.freeze=[\"0.*\"] optimizer.kind=sgd"), &["ranks=3"]),
         (format!("{MLP} steps=20 wire=bf16"), &["ranks=3"]),
+        // Of a validation ranks have unlike numbers of micro-batches.
+        (format!("{MLP} steps=2 global_batch=8 micro_batch=2"), &["ranks=2 redundancy=1", "ranks=4"]),
     ] {
         let whole = whole_digest(&model);
         for way in ways.iter().flat_map(|way| [GRADIENTS, PARAMETERS].map(|level| format!("{level} {way}"))) {

@@ -38,7 +38,7 @@ fn shards_on_gpus_have_the_bits_of_whole_states_on_any_ranks_whatever_carries_th
 }
 
 #[test]
-fn gradients_that_leave_gpus_in_windows_have_the_bits_of_whole_ones() {
+fn gradients_and_parameters_that_travel_in_windows_have_the_bits_of_whole_ones_on_gpus() {
     let Some(machine) = Host::new() else { return };
     let machine = machine.with_nccl();
     for (model, ways) in [
@@ -48,22 +48,19 @@ fn gradients_that_leave_gpus_in_windows_have_the_bits_of_whole_ones() {
         (format!("{GPT2} steps=2"), &["ranks=2"]),
     ] {
         let whole = machine.train(&format!("{model} devices=cuda:0 ranks=1"));
-        for way in ways {
-            let words = format!("{model} state=sharded shard=gradients devices=cuda:0,1,2 {way}");
+        for (way, level) in ways.iter().flat_map(|way| ["gradients", "parameters"].map(|level| (way, level)))
+        {
+            let words = format!("{model} state=sharded shard={level} devices=cuda:0,1,2 {way}");
             let mut command = machine.command(&words);
             command.env("FAKE_CUDA_DEVICES", "3");
             let run = finish(command);
             assert_eq!(run.digest(), whole.digest(), "{words}\n{}", run.stderr);
         }
     }
-    for (how, words) in [
-        ("shard=parameters", &["shard", "GPUs cannot do yet", "hint: "][..]),
-        ("shard=gradients backend=nccl", &["backend", "through the host", "backend=host"]),
-    ] {
-        let run = machine.train(&format!("{MLP} steps=2 state=sharded devices=cuda:0,1 ranks=2 {how}"));
-        run.ended_with(2);
-        words.iter().for_each(|words| run.said(words));
-    }
+    let how = "state=sharded devices=cuda:0,1 ranks=2 shard=gradients backend=nccl";
+    let run = machine.train(&format!("{MLP} steps=2 {how}"));
+    run.ended_with(2);
+    ["backend", "through the host", "backend=host"].iter().for_each(|words| run.said(words));
 }
 
 #[test]
@@ -128,19 +125,30 @@ fn whole_states_that_gpus_have_no_room_for_are_kept_in_shards_where_that_was_lef
     let (whole, cut) = (planned("state=replicated"), planned("state=sharded"));
     assert!(cut < whole);
     // Two ranks a GPU, each of which has 80 GiB less half of one.
-    let free = whole + cut;
-    let busy = ((81_920 - 512) << 20) - free;
-    let run = |how: &str| {
+    let run = |free: u64, how: &str| {
+        let busy = ((81_920 - 512) << 20) - free;
         let mut command = host.command(&format!("{WIDE} {how}"));
         command.env("FAKE_BUSY", (busy >> 20).to_string());
         finish(command)
     };
-    let refused = run("state=replicated");
+    let refused = run(whole + cut, "state=replicated");
     refused.ended_with(2);
     refused.said("free of 80.0 GiB, and 2 ranks need");
-    let chosen = run("");
+    let chosen = run(whole + cut, "");
     chosen.succeeded();
     chosen.said("they keep shards of it (state=sharded)");
+    // With less, the gradients go too.
+    let windows = planned("state=sharded shard=gradients");
+    assert!(windows < cut);
+    let more = run(cut + windows, "");
+    more.succeeded();
+    more.said("they keep shards of it and of gradients (state=sharded shard=gradients)");
+    assert_eq!(more.digest(), chosen.digest());
+    let least = planned("state=sharded shard=parameters");
+    assert!(least < windows);
+    let all = run(windows + least, "");
+    all.said("they keep shards of all of it (state=sharded shard=parameters)");
+    assert_eq!(all.digest(), chosen.digest());
     let roomy = host.train(&format!("{WIDE} name=roomy"));
     assert_eq!(chosen.digest(), roomy.digest());
     assert!(!roomy.stderr.contains("state=sharded"), "{}", roomy.stderr);

@@ -52,7 +52,7 @@ pub use watching::WatchKeys;
 pub(crate) use nearest::nearest;
 pub(crate) use value::size;
 
-use dtrain_types::Seed;
+use dtrain_types::{Seed, ShardLevel};
 use resolve::Resolved;
 use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
@@ -223,10 +223,10 @@ impl Config {
         self.resolved.word("state") == "auto"
     }
 
-    /// This configuration with a state in shards.
+    /// This configuration with a state in shards, of which so much is shared out.
     #[must_use]
-    pub fn with_state_in_shards(&self) -> Self {
-        self.with([("state", Value::Word("sharded"))])
+    pub fn with_state_in_shards(&self, level: ShardLevel) -> Self {
+        self.with([("state", Value::Word("sharded")), ("shard", Value::Word(level.name()))])
     }
 
     /// This configuration with another micro-batch.

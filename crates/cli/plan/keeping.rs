@@ -4,7 +4,7 @@
 //! It does not know how much memory a GPU has.
 
 use super::Plan;
-use crate::config::{Config, Problem, Reduce, Redundancy};
+use crate::config::{Backend, Config, Problem, Reduce, Redundancy};
 use crate::error::CliError;
 use crate::gpus::Chosen;
 use dtrain_collective::without;
@@ -23,16 +23,29 @@ impl Plan {
             return Ok(None);
         }
         let Err(problem) = self.room(chosen)? else { return Ok(None) };
-        let shards = self.config.with_state_in_shards();
-        let whole = std::mem::replace(&mut self.config, shards);
-        if self.room(chosen)?.is_err() {
-            self.config = whole;
-            return Ok(None);
-        }
         let lacks = problem.message;
-        Ok(Some(format!(
-            "state: auto: {lacks}, with a whole state each: they keep shards of it (state=sharded)"
-        )))
+        let whole = self.config.clone();
+        // The least that has room; windows of gradients go through the host.
+        for level in [ShardLevel::Optimizer, ShardLevel::Gradients, ShardLevel::Parameters] {
+            if level > ShardLevel::Optimizer && whole.backend == Backend::Nccl {
+                break;
+            }
+            self.config = whole.with_state_in_shards(level);
+            if self.room(chosen)?.is_ok() {
+                let words = match level {
+                    ShardLevel::Optimizer => "they keep shards of it (state=sharded)",
+                    ShardLevel::Gradients => {
+                        "they keep shards of it and of gradients (state=sharded shard=gradients)"
+                    }
+                    ShardLevel::Parameters => {
+                        "they keep shards of all of it (state=sharded shard=parameters)"
+                    }
+                };
+                return Ok(Some(format!("state: auto: {lacks}, with a whole state each: {words}")));
+            }
+        }
+        self.config = whole;
+        Ok(None)
     }
 
     /// Whether ranks that keep whole states could share one out.
@@ -111,6 +124,7 @@ impl Plan {
                 match *what {
                     "windows of a gradient" => *size = part(windows.memory()),
                     "gradient of shards" => *size = part(self.looked_at(about) + about.state.stats),
+                    "window of parameters" => *size = part(windows.itinerary().longest()),
                     _ => {}
                 }
             }

@@ -12,7 +12,7 @@ use dtrain_cuda::{CudaDevice, rehearsed};
 use dtrain_engine::{About, DeviceReplica, EngineError, MemoryTable, OwnMemory, Replica};
 use dtrain_nccl::staged_floats;
 use dtrain_runtime::{cuts, step_counts};
-use dtrain_types::{Generation, Rank, Reduce, ShardLevel, cut_evenly};
+use dtrain_types::{Generation, Rank, Reduce, cut_evenly};
 use std::sync::Arc;
 
 /// What is written down of a sum over NCCL: who sends what, and the order in which it is added. *Units*: floats.
@@ -198,10 +198,6 @@ impl Plan {
             }
             _ if matches!(self.config.optimizer.rule, Rule::Muon(_)) => {
                 ("optimizer.kind", "muon has updates that GPUs lack kernels for".to_owned())
-            }
-            _ if self.in_rounds() && self.config.world.shard == ShardLevel::Parameters => {
-                let words = "with shard=parameters a layer comes when it is needed, which GPUs cannot do yet";
-                ("shard", words.to_owned())
             }
             _ if !self.opened.train.mix().is_none() => {
                 ("data.augment", "mixup and cutmix have a loss that GPUs lack a kernel for".to_owned())

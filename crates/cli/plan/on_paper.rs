@@ -81,7 +81,7 @@ impl Plan {
             replica.measure(
                 Step(1),
                 ReducedSum { lies, weight: 1.0, samples: 1 },
-                UpdateShare { index: 0, of },
+                UpdateShare { index: if windows { rank.index() } else { 0 }, of },
             )?;
         } else {
             assert!(replica.work_ahead(kept.losses), "there is room on paper");

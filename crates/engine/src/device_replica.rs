@@ -4,6 +4,7 @@
 //! state stays on the device; the host has a copy of it that is brought up to date when somebody wants to look. All
 //! memory is taken when the replica is made.
 
+mod gathering;
 mod keeping;
 mod sharding;
 mod windows;
@@ -16,6 +17,7 @@ use crate::device_feeds::Feeds;
 use crate::device_shards::DeviceShards;
 use crate::error::EngineError;
 use crate::flat::Flat;
+use crate::gathering::{BringsParameters, Gathering};
 use crate::gradient::{Gradient, MicroBatchGroup};
 use crate::groups::Runs;
 use crate::keeping::{Keeping, Kept};
@@ -30,11 +32,12 @@ use crate::settling::{Normaliser, Settling};
 use crate::sharding::Sharding;
 use crate::sharing::Sharing;
 use crate::stage::{Mode, Shape};
-use crate::stages::{Gradients, Inside, Whole};
+use crate::stages::{Gradients, Inside, Parameters, Whole};
 use crate::state::State;
 use crate::update_info::UpdateInfo;
 use crate::windows::Windows;
 use dtrain_types::{MicroBatch, Seed, ShardLevel, Step, Wire};
+use gathering::{Brought, Zeros};
 use std::collections::VecDeque;
 use std::ops::Range;
 use windows::{BroughtWindows, Unwanted};
@@ -91,6 +94,8 @@ struct Passes<D: OwnMemory> {
     beside: Option<D::Floats>,
     /// One, and those that are kept beside it.
     gradients: Vec<D::Floats>,
+    /// For the parameters of one stage, where it has but its shards of them.
+    stage: D::Floats,
 }
 
 /// An update that the device has.
@@ -112,6 +117,8 @@ pub struct DeviceReplica<D: OwnMemory> {
     sections: [D::Floats; Section::COUNT],
     /// What it holds, where it holds no whole state.
     shards: Option<DeviceShards<D>>,
+    /// What parameters begin with of which it is to have but its shards, as long as it was not told which.
+    first: Option<Seed>,
     /// The host's memory for the sum of gradients that come in windows, between two steps.
     lent: Flat,
     model: Model<D>,
@@ -140,6 +147,7 @@ impl<D: OwnMemory> DeviceReplica<D> {
     /// *Errors*: options of the optimizer that make no sense, or that the device has no kernels for; not enough memory.
     pub fn new(device: D, model: Model<D>, optimizer: Optimizer, seed: Seed) -> Result<Self, EngineError> {
         let mut replica = Self::blank(device, model, optimizer, seed)?;
+        replica.first = optimizer.held_sections()[Section::Parameters as usize].then_some(seed);
         replica.model.layout().initialise(seed, &mut replica.host);
         replica.loss_scale = replica.model.update_facts().loss_scale(replica.host.section(Section::Stats));
         replica.send_state()?;
@@ -156,7 +164,13 @@ impl<D: OwnMemory> DeviceReplica<D> {
         assert_eq!(model.group(), 1, "a device of its own takes one micro-batch at a time");
         let layout = model.layout();
         let state = optimizer.state(layout);
-        let host = State::zeros(optimizer.first_state(layout));
+        let mut host = State::zeros(optimizer.first_state(layout));
+        let held = optimizer.held_sections();
+        let gathers = held[Section::Parameters as usize];
+        if gathers {
+            // They are made when it is told which.
+            [Section::Parameters, Section::Average].into_iter().for_each(|section| host.empty(section));
+        }
         let in_shards = matches!(optimizer.keeps, Keeps::Shards(_));
         let shards = in_shards.then(|| DeviceShards::none(&device)).transpose()?;
         let (input, plan) = (model.input(), model.plan());
@@ -167,6 +181,7 @@ impl<D: OwnMemory> DeviceReplica<D> {
             }
             _ => None,
         };
+        let longest_stage = windows.as_ref().map_or(0, |windows| windows.itinerary().longest());
         let gradient = windows.as_ref().map_or(layout.gradient_len(), Windows::memory);
         let outputs = device.activation_len(model.outputs_len(input.rows()));
         let passes = Passes {
@@ -176,6 +191,7 @@ impl<D: OwnMemory> DeviceReplica<D> {
             outputs: device.floats(outputs)?,
             beside: model.reads_outputs().then(|| device.floats(outputs)).transpose()?,
             gradients: vec![device.floats(gradient)?],
+            stage: device.parameters(if gathers { longest_stage } else { 0 })?,
         };
         // An average of parameters is evaluated as they are.
         let memory = |section| match section {
@@ -186,7 +202,10 @@ impl<D: OwnMemory> DeviceReplica<D> {
         let [p, s, first, second, average] = Section::ALL.map(memory);
         let lengths = BufferLengths {
             state,
-            copy: device.copy_len(state.lengths()[0]) + device.copy_len(state.lengths()[4]),
+            copy: match gathers {
+                true => device.copy_len(longest_stage),
+                false => device.copy_len(state.lengths()[0]) + device.copy_len(state.lengths()[4]),
+            },
             gradient,
             activations: plan.saved + outputs,
             scratch: plan.scratch + if model.reads_outputs() { outputs } else { 0 },
@@ -197,6 +216,7 @@ impl<D: OwnMemory> DeviceReplica<D> {
             sections: [p?, s?, first?, second?, average?],
             shards,
             lent: Flat::default(),
+            first: None,
             runs: optimizer.runs(layout),
             best: vec![0; rows.rows],
             is_home: true,
@@ -246,10 +266,13 @@ impl<D: OwnMemory> DeviceReplica<D> {
         let batch = BatchView { rows, inputs, targets };
         let place = (Step(0), MicroBatch(0));
         match &self.about.windows {
-            None => self.pass(place, &batch, To::Kept(Kept::alone(0)))?,
+            None => self.pass(place, &batch, None, To::Kept(Kept::alone(0)))?,
             Some(windows) => {
                 let mut unwanted = Unwanted::of(self.about.gradient_len(), windows);
-                self.pass(place, &batch, To::Windows(&mut unwanted, Wire::F32))?;
+                let mut zeros = Zeros(vec![0.0; windows.itinerary().longest()]);
+                let gathers = !self.has_whole(Section::Parameters);
+                let brought = gathers.then_some(&mut zeros as &mut dyn BringsParameters);
+                self.pass(place, &batch, brought, To::Windows(&mut unwanted, Wire::F32))?;
             }
         }
         self.device.submit();
@@ -261,7 +284,7 @@ impl<D: OwnMemory> DeviceReplica<D> {
 
     /// Whether all of this section lies on the device.
     fn has_whole(&self, section: Section) -> bool {
-        self.shards.is_none() || !section.is_of_moments()
+        !self.optimizer.held_sections()[section as usize]
     }
 
     fn send_state(&mut self) -> Result<(), EngineError> {
@@ -278,14 +301,24 @@ impl<D: OwnMemory> DeviceReplica<D> {
         &mut self,
         (step, micro_batch): (Step, MicroBatch),
         batch: &BatchView<'_>,
+        brought: Option<&mut dyn BringsParameters>,
         to: To<'_>,
     ) -> Result<(), EngineError> {
         self.model.check_batch(batch)?;
-        let Self { device, model, seed, passes, sections, about, loss_scale, .. } = self;
+        let Self { device, model, seed, passes, sections, about, loss_scale, shards, .. } = self;
         let (x, targets) = passes.feeds.batch(device, (step, micro_batch), batch)?;
         let pass = passes::pass(&*device, Mode::Train, *seed, (step, micro_batch), batch.rows);
+        let mut own = Whole::<D>(D::look(&sections[0]));
+        let mut brought = brought.map(|by| {
+            let held = shards.as_ref().expect("it has but its shards of the parameters");
+            Brought::new((&*device, &mut passes.stage), held, Section::Parameters, by)
+        });
+        let params: &mut dyn Parameters<D> = match &mut brought {
+            Some(brought) => brought,
+            None => &mut own,
+        };
         let room = Room {
-            params: &mut Whole::<D>(D::look(&sections[0])),
+            params,
             stats: D::look(&sections[1]),
             saved: D::take(&mut passes.saved),
             scratch: D::take(&mut passes.scratch),
@@ -316,6 +349,7 @@ impl<D: OwnMemory> DeviceReplica<D> {
                 loss
             }
         };
+        brought.map_or(Ok(()), Brought::finish)?;
         self.under_way = Some((loss, batch.rows));
         Ok(())
     }
@@ -352,21 +386,75 @@ impl<D: OwnMemory> DeviceReplica<D> {
     }
 
     /// Forward in evaluation mode; the outputs lie in the memory of passes.
-    fn infer(&mut self, rows: usize, inputs: Inputs<'_>) -> Result<Rows, EngineError> {
+    fn infer(
+        &mut self,
+        rows: usize,
+        inputs: Inputs<'_>,
+        brought: Option<&mut dyn BringsParameters>,
+    ) -> Result<Rows, EngineError> {
         self.model.check_inputs(rows, inputs)?;
-        let Self { about, device, model, seed, host, passes, sections, .. } = self;
+        let Self { about, device, model, seed, host, passes, sections, shards, .. } = self;
         let x = passes.feeds.inputs(device, inputs)?;
         let averages = about.state.averages;
         let finished = if averages { Section::Average } else { Section::Parameters };
         let pass = passes::pass(&*device, Mode::Evaluate, *seed, (host.applied, MicroBatch(0)), rows);
+        let mut own = Whole::<D>(D::look(&sections[finished as usize]));
+        let mut brought = brought.map(|by| {
+            let held = shards.as_ref().expect("it has but its shards of the parameters");
+            Brought::new((&*device, &mut passes.stage), held, finished, by)
+        });
+        let params: &mut dyn Parameters<D> = match &mut brought {
+            Some(brought) => brought,
+            None => &mut own,
+        };
         let mut room = Room {
-            params: &mut Whole::<D>(D::look(&sections[finished as usize])),
+            params,
             stats: D::look(&sections[1]),
             saved: D::take(&mut passes.saved),
             scratch: D::take(&mut passes.scratch),
             outputs: D::take(&mut passes.outputs),
         };
-        Ok(passes::forward(model, &pass, &mut room, x, None))
+        let rows = passes::forward(model, &pass, &mut room, x, None);
+        drop(room);
+        brought.map_or(Ok(()), Brought::finish)?;
+        Ok(rows)
+    }
+
+    /// What the micro-batch came to that the device works on. *Blocks* for the device.
+    fn under_way_figures(&mut self) -> BatchFigures {
+        let (loss, rows) = self.under_way.take().expect("a micro-batch is under way");
+        BatchFigures { sums: self.device.sums(loss), samples: rows as u64 }
+    }
+
+    /// [`Replica::evaluate`], by parameters that are brought, if somebody brings them.
+    fn evaluate_by(
+        &mut self,
+        batch: &BatchView<'_>,
+        brought: Option<&mut dyn BringsParameters>,
+        counts: &mut EvaluationCounts,
+    ) -> Result<LossSums, EngineError> {
+        self.model.check_inputs(batch.rows, batch.inputs)?;
+        self.model.loss.check_targets(self.model.loss_rows(batch.rows), &batch.targets)?;
+        let shape = self.infer(batch.rows, batch.inputs, brought)?;
+        let Self { device, model, passes, .. } = self;
+        let targets = passes.feeds.targets(device, &batch.targets)?;
+        let outputs = device.activations(D::look(&passes.outputs), model.outputs_len(batch.rows));
+        let sums = device.sums(model.loss.of(&*device, shape, Outputs::Kept(outputs), targets, 1.0.into()));
+        match batch.targets {
+            Targets::Classes(classes) => {
+                let best = &mut self.best[..shape.rows];
+                device.arg_max(shape, outputs, best);
+                counts.note_all(classes, best, shape.width);
+            }
+            Targets::Values(targets) => {
+                let mut home = vec![0.0; model.outputs_len(batch.rows)];
+                device.fetch_activations(&passes.outputs, &mut home)?;
+                model.close_ranks(&mut home);
+                counts.note_errors(targets, &home[..shape.rows * shape.width]);
+            }
+            Targets::Mixed(_) => unreachable!("the targets were checked"),
+        }
+        Ok(sums)
     }
 }
 
@@ -396,11 +484,11 @@ impl<D: OwnMemory> Replica for DeviceReplica<D> {
         let [figures] = figures else { panic!("{group:?}, of a replica that takes one at a time") };
         expect_length("gradient", self.about.gradient_len(), gradient.elements())?;
         if self.about.windows.is_some() {
-            self.pass((group.step, group.first()), batch, To::Windows(gradient, group.wire))?;
+            self.pass((group.step, group.first()), batch, None, To::Windows(gradient, group.wire))?;
             *figures = self.figures();
             return Ok(());
         }
-        self.pass((group.step, group.first()), batch, To::First)?;
+        self.pass((group.step, group.first()), batch, None, To::First)?;
         let to = gradient.part(0..self.about.gradient_len());
         self.device.fetch(&self.passes.gradients[0], to)?;
         group.wire.round(to);
@@ -433,34 +521,13 @@ impl<D: OwnMemory> Replica for DeviceReplica<D> {
         batch: &BatchView<'_>,
         counts: &mut EvaluationCounts,
     ) -> Result<LossSums, EngineError> {
-        self.model.check_inputs(batch.rows, batch.inputs)?;
-        self.model.loss.check_targets(self.model.loss_rows(batch.rows), &batch.targets)?;
-        let shape = self.infer(batch.rows, batch.inputs)?;
-        let Self { device, model, passes, .. } = self;
-        let targets = passes.feeds.targets(device, &batch.targets)?;
-        let outputs = device.activations(D::look(&passes.outputs), model.outputs_len(batch.rows));
-        let sums = device.sums(model.loss.of(&*device, shape, Outputs::Kept(outputs), targets, 1.0.into()));
-        match batch.targets {
-            Targets::Classes(classes) => {
-                let best = &mut self.best[..shape.rows];
-                device.arg_max(shape, outputs, best);
-                counts.note_all(classes, best, shape.width);
-            }
-            Targets::Values(targets) => {
-                let mut home = vec![0.0; model.outputs_len(batch.rows)];
-                device.fetch_activations(&passes.outputs, &mut home)?;
-                model.close_ranks(&mut home);
-                counts.note_errors(targets, &home[..shape.rows * shape.width]);
-            }
-            Targets::Mixed(_) => unreachable!("the targets were checked"),
-        }
-        Ok(sums)
+        self.evaluate_by(batch, None, counts)
     }
 
     fn predict(&mut self, rows: usize, inputs: Inputs<'_>, outputs: &mut [f32]) -> Result<(), EngineError> {
         let shape = self.model.loss_rows(rows);
         expect_length("outputs", shape.rows * shape.width, outputs.len())?;
-        self.infer(rows, inputs)?;
+        self.infer(rows, inputs, None)?;
         let apart = self.model.outputs_len(rows);
         if apart == outputs.len() {
             return self.device.fetch_activations(&self.passes.outputs, outputs);
@@ -510,6 +577,10 @@ impl<D: OwnMemory> Replica for DeviceReplica<D> {
 
     fn sharding(&mut self) -> Option<&mut dyn Sharding> {
         self.shards.is_some().then_some(self as &mut dyn Sharding)
+    }
+
+    fn gathering(&mut self) -> Option<&mut dyn Gathering> {
+        (!self.has_whole(Section::Parameters)).then_some(self as &mut dyn Gathering)
     }
 }
 

@@ -23,8 +23,9 @@ pub(crate) struct DeviceShards<D: OwnMemory> {
     held: Held,
     /// Of each run that is held: the groups of its parameters, counted from its start.
     runs: Vec<Runs>,
-    /// Of what is held, the runs one behind the other.
-    pub moments: [D::Floats; Section::MOMENTS.len()],
+    /// Of what is held, the runs one behind the other: of the sections of which there is no more.
+    pub sections: [D::Floats; Section::COUNT],
+    lies: PartsLie,
     /// The gradient of what is held, then the sums of the statistics.
     sum: D::Floats,
     kept: Held,
@@ -44,7 +45,8 @@ impl<D: OwnMemory> DeviceShards<D> {
             holding: Holding::default(),
             held: Held::default(),
             runs: Vec::new(),
-            moments: [device.floats(0)?, device.floats(0)?],
+            sections: nothing(device)?,
+            lies: PartsLie::InWhole,
             sum: device.floats(0)?,
             kept: Held::default(),
             squares: device.floats(0)?,
@@ -66,10 +68,15 @@ impl<D: OwnMemory> DeviceShards<D> {
     ) -> Result<(), EngineError> {
         *self = Self::none(device)?;
         let held = moments.held().clone();
-        for (section, place) in Section::MOMENTS.into_iter().zip(&mut self.moments) {
+        for (section, place) in Section::ALL.into_iter().zip(&mut self.sections) {
             let values = moments.section(section);
-            *place = device.floats(values.len())?;
-            device.send(values, place)?;
+            if !values.is_empty() {
+                *place = device.floats(values.len())?;
+                device.send(values, place)?;
+            }
+        }
+        if moments.has(Section::Parameters) {
+            self.lies = PartsLie::AsHeld;
         }
         let words = WORDS * facts.parameters.div_ceil(NORM_BLOCK);
         self.squares = device.floats(words)?;
@@ -77,6 +84,12 @@ impl<D: OwnMemory> DeviceShards<D> {
         self.runs = held.runs.iter().map(|run| all.within(run)).collect();
         (self.held, self.holding) = (held, moments.holding().clone());
         Ok(())
+    }
+
+    /// Reads elements of a section of which it has but what it holds. *Errors*: of the device. *Panics* if it does not hold them.
+    pub fn read(&self, device: &D, section: Section, from: usize, to: &mut [f32]) -> Result<(), EngineError> {
+        let at = self.held.place(&(from..from + to.len())).start;
+        device.fetch_from(&self.sections[section as usize], at, to)
     }
 
     /// The shards.
@@ -197,19 +210,30 @@ impl<D: OwnMemory> DeviceShards<D> {
         rule: (&UpdateFacts, &Optimizer),
         [parameters, stats, average]: [D::Mut<'a>; 3],
     ) -> (Step, UpdateInfo) {
-        let Self { held, runs, moments, sum, kept, making, .. } = self;
-        let [first, second] = moments.each_mut().map(|section| D::take(section));
+        let Self { held, runs, sections, lies, sum, kept, making, .. } = self;
+        let [held_parameters, _, first, second, held_average] =
+            sections.each_mut().map(|section| D::take(section));
+        let (parameters, average) = match lies {
+            PartsLie::InWhole => (parameters, average),
+            PartsLie::AsHeld => (held_parameters, held_average),
+        };
         let to = Buffers::<D> { parameters, first, second, average };
         let making = making.as_mut().expect(MEASURED);
-        making.make(device, rule, (held, runs), (kept, D::look(sum)), (to, PartsLie::InWhole), stats)
+        making.make(device, rule, (held, runs), (kept, D::look(sum)), (to, *lies), stats)
     }
 
     /// [`Sharding::commit`](crate::Sharding::commit), of these parameters and this moving average.
     pub fn commit(&self, device: &D, optimizer: &Optimizer, parameters: D::Ref<'_>, average: D::Mut<'_>) {
-        if let Some(making) = &self.making {
+        if let Some(making) = self.making.as_ref().filter(|_| self.lies == PartsLie::InWhole) {
             making.commit(device, optimizer, &self.held, parameters, average);
         }
     }
+}
+
+/// Memory of no section. *Errors*: of the device.
+fn nothing<D: OwnMemory>(device: &D) -> Result<[D::Floats; Section::COUNT], EngineError> {
+    let none = || device.floats(0);
+    Ok([none()?, none()?, none()?, none()?, none()?])
 }
 
 /// Why there is an update in hand.

@@ -27,7 +27,7 @@ pub trait Gathering {
     /// As [`Replica::compute`](crate::Replica::compute).
     ///
     /// *Errors* and *panics*: as there.
-    fn compute(
+    fn compute_with(
         &mut self,
         group: &MicroBatchGroup,
         batch: &BatchView<'_>,
@@ -39,7 +39,7 @@ pub trait Gathering {
     /// As [`Replica::evaluate`](crate::Replica::evaluate).
     ///
     /// *Errors*: as there.
-    fn evaluate(
+    fn evaluate_with(
         &mut self,
         batch: &BatchView<'_>,
         parameters: &mut dyn BringsParameters,

@@ -443,7 +443,7 @@ impl<D: HostDevice> Replica for ModelReplica<D> {
 }
 
 impl<D: HostDevice> Gathering for ModelReplica<D> {
-    fn compute(
+    fn compute_with(
         &mut self,
         group: &MicroBatchGroup,
         batch: &BatchView<'_>,
@@ -454,7 +454,7 @@ impl<D: HostDevice> Gathering for ModelReplica<D> {
         self.compute_by(group, batch, Some(parameters), gradient, figures)
     }
 
-    fn evaluate(
+    fn evaluate_with(
         &mut self,
         batch: &BatchView<'_>,
         parameters: &mut dyn BringsParameters,

@@ -265,11 +265,6 @@ impl HeldState {
     }
 }
 
-/// Which of the sections that only holders have it is. *Panics* if it is none of them.
-pub(crate) fn place_of(section: Section) -> usize {
-    Section::MOMENTS.iter().position(|held| *held == section).expect("a section that only holders have")
-}
-
 /// Runs of elements that lie one behind the other in memory.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Held {

@@ -127,6 +127,12 @@ pub struct Itinerary {
 }
 
 impl Itinerary {
+    /// Parameters of the stage with most of them.
+    #[must_use]
+    pub fn longest(&self) -> usize {
+        self.forward.iter().map(Range::len).max().unwrap_or(0)
+    }
+
     /// The same with what is in front of the last stage that the backward pass visits.
     fn to_the_end(mut self, layout: &Layout) -> Self {
         let settled = |call: &Call| if let Call::Settles(from) = call { Some(*from) } else { None };

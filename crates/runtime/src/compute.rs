@@ -498,7 +498,8 @@ impl Work<'_> {
         let parts = &mut self.compute.parts;
         let set = parts.validation.clone().expect("validation is due only where there is a validation set");
         let count = set.plan.micro_batches();
-        let range = cut_evenly(count, self.plane.membership.world().0)[self.plane.membership.rank.index()];
+        let ranges = cut_evenly(count, self.plane.membership.world().0);
+        let range = ranges[self.plane.membership.rank.index()];
         let classes = set.dataset.spec().classes().map_or(0, |classes| classes as usize);
         let mut counts = EvaluationCounts::new(classes).with_own(parts.replica.about().own_metrics);
         let mut batch = set.plan.batch(set.dataset.as_ref());
@@ -526,8 +527,9 @@ impl Work<'_> {
             merger.finish(|l, r| pending[l] = pending[l].merge(&pending[r]));
             sums.push((root, pending[0]));
         }
-        // Others may have one more, for which they need what this rank holds.
-        for _ in range.len()..if gathers { count.div_ceil(self.plane.membership.world().0) } else { 0 } {
+        // Others may have more, for which they need what this rank holds.
+        let most = ranges.iter().map(|range| range.len()).max().unwrap_or(0);
+        for _ in range.len()..if gathers { most } else { 0 } {
             let (rounds, wires) = self.plane.in_rounds();
             rounds.evaluate(parts.replica.as_mut(), None, &mut counts, wires)?;
         }

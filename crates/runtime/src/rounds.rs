@@ -100,7 +100,9 @@ impl Rounds {
         let mut gradient = WindowedGradient::new(&mut self.sums, round, &on);
         let mut brought = BroughtParameters::new(&mut self.parameters, &on);
         match replica.gathering() {
-            Some(gathering) => gathering.compute(group, batch, &mut brought, &mut gradient, &mut figures),
+            Some(gathering) => {
+                gathering.compute_with(group, batch, &mut brought, &mut gradient, &mut figures)
+            }
             None => replica.compute(group, batch, &mut gradient, &mut figures),
         }
         .map_err(engine)?;
@@ -147,7 +149,9 @@ impl Rounds {
         };
         let group = MicroBatchGroup::of_one(step, at);
         match replica.gathering() {
-            Some(gathering) => gathering.compute(&group, batch, &mut brought, &mut gradient, &mut figures),
+            Some(gathering) => {
+                gathering.compute_with(&group, batch, &mut brought, &mut gradient, &mut figures)
+            }
             None => replica.compute(&group, batch, &mut gradient, &mut figures),
         }
         .map_err(engine)?;
@@ -170,7 +174,7 @@ impl Rounds {
         let averages = replica.about().state.averages;
         let loss = match (batch, replica.gathering()) {
             (Some(batch), Some(gathering)) => {
-                gathering.evaluate(batch, &mut brought, counts).map_err(engine)?
+                gathering.evaluate_with(batch, &mut brought, counts).map_err(engine)?
             }
             (Some(batch), None) => replica.evaluate(batch, counts).map_err(engine)?,
             (None, _) => {

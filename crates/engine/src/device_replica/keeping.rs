@@ -44,14 +44,13 @@ impl<D: OwnMemory> Keeping for DeviceReplica<D> {
         batch: &BatchView<'_>,
         to: Kept<'_>,
     ) -> Result<(), EngineError> {
-        self.pass((step, micro_batch), batch, To::Kept(to))?;
+        self.pass((step, micro_batch), batch, None, To::Kept(to))?;
         self.device.submit();
         Ok(())
     }
 
     fn figures(&mut self) -> BatchFigures {
-        let (loss, rows) = self.under_way.take().expect("a micro-batch is under way");
-        BatchFigures { sums: self.device.sums(loss), samples: rows as u64 }
+        self.under_way_figures()
     }
 
     fn add_kept(&mut self, from: usize, into: usize) {

@@ -8,14 +8,14 @@ use crate::error::EngineError;
 use crate::flat::Flat;
 use crate::layout::Section;
 use crate::passes::{Divisor, Reduced};
-use crate::sharding::{HeldState, Lies, ReducedSum, Sharding, Words, place_of};
+use crate::sharding::{HeldState, Lies, ReducedSum, Sharding, Words};
 use crate::sharing::UpdateShare;
 use crate::update_info::UpdateInfo;
 use dtrain_types::{Holding, Step};
 
 impl<D: OwnMemory> Sharding for DeviceReplica<D> {
     fn holds(&self, section: Section) -> bool {
-        section.is_of_moments()
+        !self.has_whole(section)
     }
 
     fn holding(&self) -> &Holding {
@@ -113,16 +113,14 @@ impl<D: OwnMemory> Sharding for DeviceReplica<D> {
     }
 
     fn read(&mut self, section: Section, from: usize, to: &mut [f32]) -> Result<(), EngineError> {
-        if !section.is_of_moments() {
-            return self.device.fetch_from(&self.sections[section as usize], from, to);
+        match self.has_whole(section) {
+            true => self.device.fetch_from(&self.sections[section as usize], from, to),
+            false => self.shards.as_ref().expect(SHARDED).read(&self.device, section, from, to),
         }
-        let shards = self.shards.as_ref().expect(SHARDED);
-        let at = shards.held().place(&(from..from + to.len())).start;
-        self.device.fetch_from(&shards.moments[place_of(section)], at, to)
     }
 
     fn write(&mut self, section: Section, to: usize, values: &[f32]) -> Result<(), EngineError> {
-        assert!(!section.is_of_moments(), "moments are prepared, and then adopted");
+        assert!(self.has_whole(section), "what is held is prepared, and then adopted");
         self.device.send_to(values, &mut self.sections[section as usize], to)?;
         self.is_home = false;
         Ok(())
@@ -132,8 +130,18 @@ impl<D: OwnMemory> Sharding for DeviceReplica<D> {
         let parameters = self.model.update_facts().parameters;
         let mut prepared = HeldState::zeros(holding, parameters, self.optimizer.held_sections());
         prepared.take_first(&self.host);
+        if let Some(seed) = self.first {
+            let layout = self.model.layout();
+            let there =
+                [Section::Parameters, Section::Average].map(|section| (section, prepared.has(section)));
+            for (section, _) in there.into_iter().filter(|(_, there)| *there) {
+                for run in holding.elements(layout.parameters) {
+                    layout.first_parameters(seed, run.clone(), prepared.part_mut(section, run));
+                }
+            }
+        }
         for run in prepared.held().meets(self.shards.as_ref().expect(SHARDED).held()) {
-            let there = Section::MOMENTS.map(|section| (section, prepared.has(section)));
+            let there = Section::ALL.map(|section| (section, prepared.has(section)));
             for (section, _) in there.into_iter().filter(|(_, there)| *there) {
                 let to = prepared.part_mut(section, run.clone());
                 self.read(section, run.start, to)?;
@@ -143,11 +151,16 @@ impl<D: OwnMemory> Sharding for DeviceReplica<D> {
     }
 
     fn adopt(&mut self, moments: HeldState, applied: Step) -> Result<(), EngineError> {
-        let Self { device, model, optimizer, sections, shards, host, loss_scale, .. } = self;
+        let Self { device, model, optimizer, sections, shards, host, loss_scale, first, .. } = self;
         let facts = model.update_facts();
         let all = optimizer.runs(model.layout());
         shards.as_mut().expect(SHARDED).hold(device, &moments, &all, &facts)?;
-        Section::MOMENTS.into_iter().for_each(|section| host.empty(section));
+        let held = optimizer.held_sections();
+        Section::ALL
+            .into_iter()
+            .filter(|section| held[*section as usize])
+            .for_each(|section| host.empty(section));
+        *first = None;
         host.applied = applied;
         // The scale of the loss is a part of the statistics, which may be others'.
         device.fetch(&sections[Section::Stats as usize], host.section_mut(Section::Stats))?;

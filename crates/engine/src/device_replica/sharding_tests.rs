@@ -215,8 +215,9 @@ fn whoever_is_left_makes_the_update_that_another_one_made_and_takes_over_what_wa
         peers.step(step, &gradient, true, &[]);
         peers.are_one();
     }
-    let moment =
-        |replica: &DeviceReplica<Cpu>| replica.shards.as_ref().expect("it holds shards").moments[0].len();
+    let moment = |replica: &DeviceReplica<Cpu>| {
+        replica.shards.as_ref().expect("it holds shards").sections[Section::First as usize].len()
+    };
     let held: usize = peers.held.iter().map(moment).sum();
     assert_eq!(held, 2 * peers.whole.about().state.parameters);
 }
