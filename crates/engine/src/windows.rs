@@ -68,7 +68,7 @@ impl Windows {
             window.place = next..next + window.elements.len();
             next = window.place.end;
         }
-        Self { all, parameters: layout.parameters, itinerary: itinerary.to_the_end(layout) }
+        Self { all, parameters: layout.parameters, itinerary: itinerary.completed(layout) }
     }
 
     /// What a pass asks for.
@@ -134,7 +134,7 @@ impl Itinerary {
     }
 
     /// The same with what is in front of the last stage that the backward pass visits.
-    fn to_the_end(mut self, layout: &Layout) -> Self {
+    fn completed(mut self, layout: &Layout) -> Self {
         let settled = |call: &Call| if let Call::Settles(from) = call { Some(*from) } else { None };
         let mut open = self.backward.iter().filter_map(settled).min().unwrap_or(layout.parameters);
         for stage in layout.stages.iter().rev().filter(|stage| !stage.parameters.is_empty()) {
@@ -181,13 +181,18 @@ mod tests {
         let wanted = [20100..20107, 15100..20100, 11000..15100, 5000..11000, 0..5000];
         assert_eq!(elements(&windows), wanted);
         assert_eq!((windows.longest(), windows.memory()), (6000, 6000));
-        assert_eq!(elements(&Windows::of(&layout(&[10, 20], 0), &[], Itinerary::default())), [0..30]);
+        let small = elements(&Windows::of(&layout(&[10, 20], 0), &[], Itinerary::default()));
+        assert_eq!(small, std::iter::once(0..30).collect::<Vec<_>>());
         assert!(elements(&Windows::of(&layout(&[], 0), &[], Itinerary::default())).is_empty());
     }
 
     #[test]
     fn a_window_of_a_parameter_that_a_later_stage_is_tied_to_is_begun_early() {
-        let windows = Windows::of(&layout(&[9000, 5000, 5000], 0), &[0..8000], Itinerary::default());
+        let windows = Windows::of(
+            &layout(&[9000, 5000, 5000], 0),
+            std::slice::from_ref(&(0..8000)),
+            Itinerary::default(),
+        );
         let begun: Vec<Begun> = windows.all().iter().map(|window| window.begun).collect();
         assert_eq!(begun, [Begun::InTurn, Begun::InTurn, Begun::Early]);
         assert_eq!((windows.longest(), windows.memory()), (5000, 14000));
