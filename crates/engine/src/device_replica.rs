@@ -4,6 +4,7 @@
 //! state stays on the device; the host has a copy of it that is brought up to date when somebody wants to look. All
 //! memory is taken when the replica is made.
 
+mod brought;
 mod gathering;
 mod keeping;
 mod sharding;
@@ -36,8 +37,8 @@ use crate::stages::{Gradients, Inside, Parameters, Whole};
 use crate::state::State;
 use crate::update_info::UpdateInfo;
 use crate::windows::Windows;
+use brought::{Brought, Zeros};
 use dtrain_types::{MicroBatch, Seed, ShardLevel, Step, Wire};
-use gathering::{Brought, Zeros};
 use std::collections::VecDeque;
 use std::ops::Range;
 use windows::{BroughtWindows, Unwanted};

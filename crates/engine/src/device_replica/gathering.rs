@@ -6,72 +6,9 @@ use super::{DeviceReplica, To};
 use crate::OwnMemory;
 use crate::batch::{BatchFigures, BatchView, EvaluationCounts};
 use crate::device::LossSums;
-use crate::device_shards::DeviceShards;
 use crate::error::EngineError;
-use crate::gathering::{BringsParameters, Gathering, OwnParameters};
+use crate::gathering::{BringsParameters, Gathering};
 use crate::gradient::{Gradient, MicroBatchGroup};
-use crate::layout::Section;
-use crate::stages::Parameters;
-use std::ops::Range;
-
-/// Parameters that are brought to the device, those of one stage at a time.
-pub(super) struct Brought<'a, D: OwnMemory> {
-    device: &'a D,
-    /// For those of the longest stage.
-    memory: &'a mut D::Floats,
-    held: &'a DeviceShards<D>,
-    section: Section,
-    by: &'a mut dyn BringsParameters,
-    /// Those that are there.
-    there: Range<usize>,
-    /// How bringing them went: a pass cannot be told.
-    went: Result<(), EngineError>,
-}
-
-impl<'a, D: OwnMemory> Brought<'a, D> {
-    /// For one pass by a section: nothing is there yet.
-    pub fn new(
-        (device, memory): (&'a D, &'a mut D::Floats),
-        held: &'a DeviceShards<D>,
-        section: Section,
-        by: &'a mut dyn BringsParameters,
-    ) -> Self {
-        Self { device, memory, held, section, by, there: 0..0, went: Ok(()) }
-    }
-
-    /// The pass is over. *Errors*: of the device.
-    pub fn finish(self) -> Result<(), EngineError> {
-        self.went
-    }
-}
-
-impl<D: OwnMemory> Parameters<D> for Brought<'_, D> {
-    fn part(&mut self, part: Range<usize>) -> D::Ref<'_> {
-        if self.there != part && !part.is_empty() {
-            let Self { device, memory, held, section, by, went, .. } = self;
-            let mut fetched = Ok(());
-            let values = by.bring(*section, part.clone(), &mut |elements, to| {
-                if fetched.is_ok() {
-                    fetched = held.read(*device, *section, elements.start, to);
-                }
-            });
-            if went.is_ok() {
-                *went = device.send(values, memory).and(fetched);
-            }
-            self.there = part.clone();
-        }
-        D::part(D::look(self.memory), 0..part.len())
-    }
-}
-
-/// Zeros, for a pass that nobody wants.
-pub(super) struct Zeros(pub Vec<f32>);
-
-impl BringsParameters for Zeros {
-    fn bring(&mut self, _: Section, elements: Range<usize>, _: &mut OwnParameters<'_>) -> &[f32] {
-        &self.0[..elements.len()]
-    }
-}
 
 impl<D: OwnMemory> Gathering for DeviceReplica<D> {
     fn compute_with(
