@@ -14,7 +14,8 @@ use dtrain_types::{Bytes, Holders, Holding, NodeId, Rank, ShardLevel};
 use std::ops::Range;
 
 impl Plan {
-    /// Says how ranks keep the state, where that was left to dtrain; gives what to say of it, if they share it out.
+    /// Says how ranks keep the state, where that was left to dtrain; gives what to say of it, if they share it out. It may be that the host carries the
+    /// gradients then ([`Plan::backend`]).
     ///
     /// *Errors*: as [`Plan::prototype`].
     pub fn choose_state(&mut self, chosen: &Chosen) -> Result<Option<String>, CliError> {
@@ -24,13 +25,16 @@ impl Plan {
         }
         let Err(problem) = self.room(chosen)? else { return Ok(None) };
         let lacks = problem.message;
-        let whole = self.config.clone();
+        let (whole, carried) = (self.config.clone(), self.carried);
         // The least that has room; windows of gradients go through the host.
         for level in [ShardLevel::Optimizer, ShardLevel::Gradients, ShardLevel::Parameters] {
             if level > ShardLevel::Optimizer && whole.backend == Backend::Nccl {
                 break;
             }
             self.config = whole.with_state_in_shards(level);
+            if level > ShardLevel::Optimizer {
+                self.carried = Some(Backend::Host);
+            }
             if self.room(chosen)?.is_ok() {
                 let words = match level {
                     ShardLevel::Optimizer => "they keep shards of it (state=sharded)",
@@ -44,7 +48,7 @@ impl Plan {
                 return Ok(Some(format!("state: auto: {lacks}, with a whole state each: {words}")));
             }
         }
-        self.config = whole;
+        (self.config, self.carried) = (whole, carried);
         Ok(None)
     }
 
