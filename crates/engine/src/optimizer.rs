@@ -230,14 +230,17 @@ impl Optimizer {
         }
     }
 
-    /// Of which sections a replica has but the shards that it holds.
+    /// Of which sections a replica has but the shards that it holds; none where it keeps all.
     pub(crate) fn held_sections(&self) -> HeldSections {
-        let level = match self.keeps {
-            Keeps::Shards(level) => Some(level),
-            Keeps::All => None,
-        };
-        let moments = if level.is_some() { self.rule.moments() } else { 0 };
-        let parameters = level == Some(ShardLevel::Parameters);
+        match self.keeps {
+            Keeps::Shards(level) => self.sections_at(level),
+            Keeps::All => HeldSections::default(),
+        }
+    }
+
+    /// Of which sections holders of shards have but those, at this level.
+    pub(crate) fn sections_at(&self, level: ShardLevel) -> HeldSections {
+        let (moments, parameters) = (self.rule.moments(), level == ShardLevel::Parameters);
         [parameters, false, moments > 0, moments > 1, parameters && self.ema.is_some()]
     }
 

@@ -15,14 +15,14 @@ use crate::groups::Runs;
 use crate::held_update::{HeldUpdate, PartsLie};
 use crate::host_device::HostDevice;
 use crate::layout::Section;
-use crate::optimizer::Buffers;
+use crate::optimizer::{Buffers, Keeps};
 use crate::passes::Divisor;
 use crate::sharding::{Held, HeldState, Lies, ReducedSum};
 use crate::shared_update::UpdateRule;
 use crate::sharing::{UpdateShare, WORDS};
 use crate::state::State;
 use crate::update_info::UpdateInfo;
-use dtrain_types::{Holding, Step};
+use dtrain_types::{Holding, ShardLevel, Step};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// What a replica holds, and the update that it makes of it: all of [`Sharding`](crate::Sharding), for whoever keeps the state itself. The moments
@@ -51,7 +51,11 @@ impl Sharded {
     /// [`Sharding::prepare`](crate::Sharding::prepare).
     #[must_use]
     pub fn prepare<D: HostDevice>(&self, rule: &UpdateRule<'_, D>, holding: &Holding) -> HeldState {
-        let there = rule.optimizer.held_sections();
+        // Whoever holds moments by this alone may make updates by a rule that keeps all.
+        let there = match rule.optimizer.keeps {
+            Keeps::Shards(level) => rule.optimizer.sections_at(level),
+            Keeps::All => rule.optimizer.sections_at(ShardLevel::Optimizer),
+        };
         let mut prepared = HeldState::zeros(holding, rule.facts.parameters, there);
         prepared.take_from(&self.state);
         prepared
