@@ -6,7 +6,7 @@ use crate::harness::gpus::Host;
 use crate::harness::hosts::Hosts;
 use crate::harness::turn::has_turn;
 use crate::harness::{
-    CNN, GPT, GPT2, MLP, Running, Signal, audit_is_clean, dtrain, finish, is_whole, signal,
+    CNN, GPT, GPT2, MLP, Running, Signal, audit_is_clean, dtrain, finish, is_whole, said, signal,
 };
 
 /// Over the memory of the host, and over NCCL.
@@ -61,6 +61,24 @@ fn gradients_and_parameters_that_travel_in_windows_have_the_bits_of_whole_ones_o
     let run = machine.train(&format!("{MLP} steps=2 {how}"));
     run.ended_with(2);
     ["backend", "through the host", "backend=host"].iter().for_each(|words| run.said(words));
+}
+
+#[test]
+fn parameters_of_a_file_are_cut_into_windows_on_gpus_as_first_ones_are() {
+    let Some(machine) = Host::new() else { return };
+    machine.train(&format!("{CNN} steps=3 devices=cuda:0,1 name=first")).succeeded();
+    said(machine.path(), "export runs/first --to safetensors -o first.safetensors");
+    let from = |how: &str| {
+        let run = machine.train(&format!(
+            "{CNN} steps=5 ema=0.9 devices=cuda:0,1 model.init_from=first.safetensors {how}"
+        ));
+        run.succeeded();
+        run.digest()
+    };
+    let whole = from("ranks=1");
+    for level in ["optimizer", "gradients", "parameters"] {
+        assert_eq!(from(&format!("ranks=2 state=sharded shard={level}")), whole, "{level}");
+    }
 }
 
 #[test]

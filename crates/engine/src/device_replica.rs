@@ -288,6 +288,15 @@ impl<D: OwnMemory> DeviceReplica<D> {
         !self.optimizer.held_sections()[section as usize]
     }
 
+    /// Makes all first parameters in the host's copy, if they lie nowhere yet: somebody wants them whole.
+    fn make_first(&mut self) {
+        if let Some(seed) = self.first.take() {
+            let layout = self.model.layout();
+            self.host = State::zeros(self.optimizer.first_state(layout));
+            layout.initialise(seed, &mut self.host);
+        }
+    }
+
     fn send_state(&mut self) -> Result<(), EngineError> {
         for section in Section::ALL {
             if self.has_whole(section) {
@@ -546,6 +555,7 @@ impl<D: OwnMemory> Replica for DeviceReplica<D> {
 
     fn bring_state(&mut self) -> Result<&State, EngineError> {
         assert!(self.given.is_empty(), "an update is told before anybody looks at its state");
+        self.make_first();
         if !self.is_home {
             for section in Section::ALL {
                 if self.has_whole(section) {
@@ -560,6 +570,7 @@ impl<D: OwnMemory> Replica for DeviceReplica<D> {
 
     fn swap_state(&mut self, other: &mut State) -> Result<(), EngineError> {
         assert!(self.given.is_empty(), "an update is told before its state goes");
+        self.make_first();
         self.host.assert_alike(other);
         std::mem::swap(&mut self.host, other);
         self.is_home = true;
