@@ -15,7 +15,7 @@ use dtrain_nccl::{
 };
 use dtrain_protocol::Bootstrap;
 use dtrain_runtime::{Fabric, FabricError, Plane, Program};
-use dtrain_types::{ShardLevel, Wire};
+use dtrain_types::Wire;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
@@ -32,11 +32,6 @@ pub enum ChosenBackend {
     Host,
     /// This library.
     Nccl(NcclLibrary),
-}
-
-/// Whether gradients go to those who hold them in windows.
-fn in_windows(config: &Config) -> bool {
-    config.world.redundancy.is_some() && config.world.shard >= ShardLevel::Gradients
 }
 
 impl ChosenBackend {
@@ -67,7 +62,7 @@ impl ChosenBackend {
         if gpus_of(list, config.world.ranks) < config.world.ranks {
             return host("several ranks share a GPU".to_owned());
         }
-        if in_windows(config) {
+        if config.world.keeps().in_windows() {
             return host(format!("with shard={} gradients come to it in windows", config.world.shard.name()));
         }
         if hosts == HostCount::Several || config.reduce == Reduce::Ring || config.wire != Wire::F32 {
@@ -114,7 +109,7 @@ impl ChosenBackend {
                 "where nobody else is on the network, write trusted_network=true; backend=host encrypts";
             return Err(problem((message, hint)));
         }
-        if in_windows(config) {
+        if config.world.keeps().in_windows() {
             let level = config.world.shard.name();
             let message = format!("with shard={level} gradients go through the host, window by window");
             return Err(problem((message, "write backend=host, or shard=optimizer")));

@@ -23,7 +23,7 @@ use dtrain_data::{
     ClassDistribution, EvaluationPlan, Feed, InputSpec, Opened, Preparation, SampleSpec, TargetSpec,
 };
 use dtrain_engine::cpu::{Cpu, CpuOptions, Isa};
-use dtrain_engine::{About, Decay, DecayGroup, EngineError, Keeps, ModelReplica, Optimizer, Replica, Span};
+use dtrain_engine::{About, Decay, DecayGroup, EngineError, ModelReplica, Optimizer, Replica, Span};
 use dtrain_protocol::CheckpointEvery;
 use dtrain_runtime::{Measured, Predicts, ValidationSet};
 use dtrain_types::{BatchPlan, Fingerprint, Seed, Step};
@@ -385,10 +385,7 @@ impl Plan {
             clip_norm: optimizer.clip_norm,
             ema: self.config.ema,
             updates_before: optimizer.updates_before,
-            keeps: match self.config.world.redundancy {
-                Some(_) => Keeps::Shards(self.config.world.shard),
-                None => Keeps::All,
-            },
+            keeps: self.config.world.keeps(),
             schedule: self.learning_rate(&self.config),
         }
     }

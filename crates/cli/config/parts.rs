@@ -8,7 +8,7 @@ use super::choice::{Isolation, LossKind, OptimizerKind, ScheduleKind};
 use super::devices::Devices;
 use super::resolve::Resolved;
 use super::value::{Length, Value};
-use dtrain_engine::{Adam, AdjustLr, Grouping, Muon, NewtonSchulz};
+use dtrain_engine::{Adam, AdjustLr, Grouping, Keeps, Muon, NewtonSchulz};
 use dtrain_protocol::{Timeouts, TimeoutsError};
 use dtrain_types::ShardLevel;
 use std::path::PathBuf;
@@ -477,6 +477,15 @@ const ON_ONE_HOST: Duration = Duration::from_secs(60);
 const ON_SEVERAL: Duration = Duration::from_secs(600);
 
 impl World {
+    /// What a rank keeps of the state.
+    #[must_use]
+    pub fn keeps(&self) -> Keeps {
+        match self.redundancy {
+            Some(_) => Keeps::Shards(self.shard),
+            None => Keeps::All,
+        }
+    }
+
     /// The timeouts of a run on so many hosts.
     ///
     /// *Errors*: see [`TimeoutsError`].

@@ -7,7 +7,6 @@ use super::Plan;
 use crate::config::{Backend, Config, Problem, Reduce, Redundancy};
 use crate::error::CliError;
 use crate::gpus::Chosen;
-use dtrain_collective::without;
 use dtrain_engine::device::NORM_BLOCK;
 use dtrain_engine::{About, Held, MemoryTable, ModelReplica, UpdateShare, needed};
 use dtrain_types::{Bytes, Holders, Holding, NodeId, Rank, ShardLevel};
@@ -74,7 +73,7 @@ impl Plan {
 
     /// Whether nobody has all of a gradient, so that ranks compute a step in rounds.
     pub(super) fn in_rounds(&self) -> bool {
-        self.config.world.redundancy.is_some() && self.config.world.shard >= ShardLevel::Gradients
+        self.config.world.keeps().in_windows()
     }
 
     /// The micro-batches of a full step that a rank computes, one a round, where a step is made in rounds.
@@ -97,8 +96,7 @@ impl Plan {
         let Some(holders) = self.holders() else { return 0 };
         let of = |rank: u32| {
             let share = UpdateShare { index: rank as usize, of: ranks as usize };
-            let needed = needed(&holders.holding(Rank(rank)), share, parameters, parameters);
-            without(&needed, &[]).iter().map(Range::len).sum()
+            needed(&holders.holding(Rank(rank)), share, parameters, parameters).iter().map(Range::len).sum()
         };
         (0..ranks).map(of).max().unwrap_or(0)
     }
@@ -140,7 +138,7 @@ impl Plan {
     pub(super) fn needs_of(&self, about: &About, rank: Rank, holding: &Holding) -> Held {
         let share = UpdateShare { index: rank.index(), of: self.config.world.ranks as usize };
         let (parameters, gradient) = (about.layout.parameters, about.gradient_len());
-        Held::of(without(&needed(holding, share, parameters, gradient), &[]))
+        Held::of(needed(holding, share, parameters, gradient))
     }
 
     /// Where the memory of a rank goes, whose ranks are those of this host and hold shards, if it says so.

@@ -42,7 +42,7 @@ pub use geometry::{Geometry, rank_roots};
 pub use host::HostBackend;
 pub use host_plan::{HostPlan, RootFold, host_range};
 pub use machine::RankMachine;
-pub use narrow::{Narrow, without};
+pub use narrow::Narrow;
 pub use operation::{Moves, Op, OpKind, Sequence, Take};
 pub use order::{SumOrder, SumStep};
 pub use plan::{CountPlan, Plans};

@@ -2,6 +2,7 @@
 //!
 //! It does not know why they need it, nor who sends what.
 
+use dtrain_types::joined;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -18,7 +19,7 @@ impl Narrow {
     /// ([`Take::Rest`](crate::Take::Rest)), its own part among them.
     #[must_use]
     pub fn new(ranks: impl IntoIterator<Item = [Vec<Range<usize>>; 2]>) -> Self {
-        let of = |[needs, has]: [Vec<Range<usize>>; 2]| (merged(needs.iter()), merged(has.iter()));
+        let of = |[needs, has]: [Vec<Range<usize>>; 2]| (joined(needs), joined(has));
         let (needs, has): (Vec<_>, Vec<_>) = ranks.into_iter().map(of).unzip();
         Self { needs: needs.into(), has: has.into() }
     }
@@ -50,50 +51,16 @@ impl Narrow {
     pub fn together<'a>(&self, groups: impl IntoIterator<Item = &'a Range<usize>>) -> Self {
         let (mut needs, mut has) = (Vec::new(), Vec::new());
         for group in groups {
-            needs.push(merged(self.needs[group.clone()].iter().flatten()));
-            has.push(merged(self.has[group.clone()].iter().flatten()));
+            needs.push(joined(self.needs[group.clone()].iter().flatten().cloned()));
+            has.push(joined(self.has[group.clone()].iter().flatten().cloned()));
         }
         Self { needs: needs.into(), has: has.into() }
     }
 }
 
-/// The same elements in runs that rise, none of which touches the next.
-fn merged<'a>(runs: impl Iterator<Item = &'a Range<usize>>) -> Vec<Range<usize>> {
-    let mut runs: Vec<Range<usize>> = runs.filter(|run| !run.is_empty()).cloned().collect();
-    runs.sort_by_key(|run| run.start);
-    let mut all: Vec<Range<usize>> = Vec::with_capacity(runs.len());
-    for run in runs {
-        match all.last_mut() {
-            Some(last) if run.start <= last.end => last.end = last.end.max(run.end),
-            _ => all.push(run),
-        }
-    }
-    all
-}
-
-/// What is left of these runs without those.
-#[must_use]
-pub fn without(runs: &[Range<usize>], taken: &[Range<usize>]) -> Vec<Range<usize>> {
-    let mut left = merged(runs.iter());
-    for cut in taken {
-        let parts = |run: &Range<usize>| [run.start..run.end.min(cut.start), run.start.max(cut.end)..run.end];
-        left = left.iter().flat_map(parts).filter(|run| run.start < run.end).collect();
-    }
-    left
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn runs_are_joined_and_cut() {
-        let all = merged([5..9, 0..2, 9..12, 2..2, 20..30].iter());
-        assert_eq!(all, [0..2, 5..12, 20..30]);
-        assert_eq!(without(&all, &[1..6, 8..9, 25..40]), [0..1, 6..8, 9..12, 20..25]);
-        assert_eq!(without(&[3..5, 8..9], &[3..5, 8..9]), []);
-        assert_eq!(without(&all, &[]), all);
-    }
 
     #[test]
     fn a_rank_is_asked_for_what_it_lacks_whole_or_in_part() {

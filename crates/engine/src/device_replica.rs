@@ -38,7 +38,7 @@ use crate::state::State;
 use crate::update_info::UpdateInfo;
 use crate::windows::Windows;
 use brought::{Brought, Zeros};
-use dtrain_types::{MicroBatch, Seed, ShardLevel, Step, Wire};
+use dtrain_types::{MicroBatch, Seed, Step, Wire};
 use std::collections::VecDeque;
 use std::ops::Range;
 use windows::{BroughtWindows, Unwanted};
@@ -176,12 +176,7 @@ impl<D: OwnMemory> DeviceReplica<D> {
         let shards = in_shards.then(|| DeviceShards::none(&device)).transpose()?;
         let (input, plan) = (model.input(), model.plan());
         let rows = model.loss_rows(input.rows());
-        let windows = match optimizer.keeps {
-            Keeps::Shards(level) if level >= ShardLevel::Gradients => {
-                Some(Windows::of(layout, &model.chain.ties(), model.chain.itinerary()))
-            }
-            _ => None,
-        };
+        let windows = optimizer.keeps.in_windows().then(|| model.windows());
         let longest_stage = windows.as_ref().map_or(0, |windows| windows.itinerary().longest());
         let gradient = windows.as_ref().map_or(layout.gradient_len(), Windows::memory);
         let outputs = device.activation_len(model.outputs_len(input.rows()));

@@ -110,20 +110,13 @@ impl<D: OwnMemory> DeviceShards<D> {
         (step, share): (Step, UpdateShare),
         reduced: &Reduced<'_, D>,
     ) -> Result<(), EngineError> {
-        let (grads, _) = reduced.parts(facts);
-        let part = share.part(facts.parameters, NORM_BLOCK);
-        self.told = WORDS * part.len().div_ceil(NORM_BLOCK);
-        device.squares(D::part(grads, part), reduced.divisor.mean(), &mut self.squares);
         self.make_room(device, self.held.and(facts.sums()))?;
         HeldUpdate::copy(device, reduced.gradient, &self.kept, D::take(&mut self.sum));
-        let (_, sums) = reduced.parts(facts);
+        let (grads, sums) = reduced.parts(facts);
+        let part = D::part(grads, share.part(facts.parameters, NORM_BLOCK));
+        device.squares(part, reduced.divisor.mean(), &mut self.squares);
         let of = (reduced.samples, reduced.divisor);
-        self.making = Some(HeldUpdate::of(device, (step, share), of, sums));
-        if share.of == 1 {
-            device.fetch(&self.squares, &mut self.heard)?;
-            self.add_up();
-        }
-        Ok(())
+        self.take_up(device, facts, HeldUpdate::of(device, (step, share), of, sums))
     }
 
     /// The same of a sum that lies in the host's memory, of which these elements are there.
@@ -137,12 +130,18 @@ impl<D: OwnMemory> DeviceShards<D> {
     ) -> Result<(), EngineError> {
         self.make_room(device, kept)?;
         device.send(sum, &mut self.sum)?;
-        let part = share.part(facts.parameters, NORM_BLOCK);
-        self.told = WORDS * part.len().div_ceil(NORM_BLOCK);
         let sum = D::look(&self.sum);
-        device.squares(D::part(sum, self.kept.place(&part)), of.1.mean(), &mut self.squares);
+        let part = D::part(sum, self.kept.place(&share.part(facts.parameters, NORM_BLOCK)));
+        device.squares(part, of.1.mean(), &mut self.squares);
         let sums = D::part(sum, self.kept.place(&facts.sums()));
-        self.making = Some(HeldUpdate::of(device, (step, share), of, sums));
+        self.take_up(device, facts, HeldUpdate::of(device, (step, share), of, sums))
+    }
+
+    /// Has this update in hand, of whose share of a gradient it has the squares. *Errors*: of the device.
+    fn take_up(&mut self, device: &D, facts: &UpdateFacts, making: HeldUpdate) -> Result<(), EngineError> {
+        let share = making.share();
+        self.told = WORDS * share.part(facts.parameters, NORM_BLOCK).len().div_ceil(NORM_BLOCK);
+        self.making = Some(making);
         if share.of == 1 {
             device.fetch(&self.squares, &mut self.heard)?;
             self.add_up();

@@ -428,12 +428,7 @@ impl<D: HostDevice> Sharding for HostState<D> {
         let mut prepared = self.sharded().prepare(&self.update_rule(), holding);
         prepared.take_first(&self.own);
         if let Some(FirstParameters { layout, seed }) = &self.first {
-            let held = [Section::Parameters, Section::Average].into_iter();
-            for section in held.filter(|section| self.optimizer.held_sections()[*section as usize]) {
-                for run in holding.elements(layout.parameters) {
-                    layout.first_parameters(*seed, run.clone(), prepared.part_mut(section, run));
-                }
-            }
+            prepared.draw_first(layout, *seed);
         }
         Ok(prepared)
     }
@@ -442,11 +437,7 @@ impl<D: HostDevice> Sharding for HostState<D> {
         self.first = None;
         let (sharded, rule, own) = self.sharding_parts();
         sharded.adopt(&rule, moments);
-        let held = rule.optimizer.held_sections();
-        Section::ALL
-            .into_iter()
-            .filter(|section| held[*section as usize])
-            .for_each(|section| own.empty(section));
+        sharded.state().sections_there().for_each(|section| own.empty(section));
         own.applied = applied;
         Ok(())
     }

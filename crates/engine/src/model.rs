@@ -14,6 +14,7 @@ use crate::loss_scale::{LossScale, LossScaling};
 use crate::stage::{ArenaPlan, Input, Parameter, Shape, Stage};
 use crate::stages::{BatchNorm, Chain};
 use crate::update_facts::UpdateFacts;
+use crate::windows::Windows;
 use std::ops::Range;
 
 /// Stages planned for one size of micro-batch. See the file's comment.
@@ -223,6 +224,12 @@ impl<D: Device> Model<D> {
     #[must_use]
     pub fn layout(&self) -> &Layout {
         &self.layout
+    }
+
+    /// The windows of its gradients.
+    #[must_use]
+    pub fn windows(&self) -> Windows {
+        Windows::of(&self.layout, &self.chain.ties(), self.chain.itinerary())
     }
 
     /// What it is made of.

@@ -16,7 +16,7 @@ use crate::keeping::Keeping;
 use crate::layout::Section;
 use crate::loss::expect_length;
 use crate::model::Model;
-use crate::optimizer::{Keeps, Optimizer};
+use crate::optimizer::Optimizer;
 use crate::passes::{self, Room, Training};
 use crate::replica::Replica;
 use crate::sharding::{HeldState, Sharding};
@@ -27,8 +27,7 @@ use crate::stage::{Input, Mode, Shape};
 use crate::stages::{Gradients, Parameters, Whole};
 use crate::state::State;
 use crate::update_info::UpdateInfo;
-use crate::windows::Windows;
-use dtrain_types::{MicroBatch, Seed, ShardLevel, SharedState, Step, Wire};
+use dtrain_types::{MicroBatch, Seed, SharedState, Step, Wire};
 use std::ops::Range;
 
 /// A model with its state on one device. See the file's comment.
@@ -107,12 +106,7 @@ impl<D: HostDevice> ModelReplica<D> {
                 + if model.reads_outputs() { outputs } else { 0 }
                 + HostState::<D>::scratch(optimizer, &layout),
         };
-        let windows = match optimizer.keeps {
-            Keeps::Shards(level) if level >= ShardLevel::Gradients => {
-                Some(Windows::of(&layout, &model.chain.ties(), model.chain.itinerary()))
-            }
-            _ => None,
-        };
+        let windows = optimizer.keeps.in_windows().then(|| model.windows());
         About { layout, windows, ..About::of(model, &lengths) }
     }
 

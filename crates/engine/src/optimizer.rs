@@ -116,6 +116,14 @@ pub enum Keeps {
     Shards(ShardLevel),
 }
 
+impl Keeps {
+    /// Whether gradients are to be had window by window alone.
+    #[must_use]
+    pub fn in_windows(self) -> bool {
+        matches!(self, Self::Shards(level) if level >= ShardLevel::Gradients)
+    }
+}
+
 /// The flat buffers that an update changes; moments that the rule does not keep are empty.
 pub struct Buffers<'a, D: Device> {
     /// Parameters.

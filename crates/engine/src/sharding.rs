@@ -1,17 +1,18 @@
 //! The seam for replicas that keep the moments of some shards alone: each updates what it holds, and has the parameters of the rest from others.
 //!
-//! Parameters, statistics and moving average are whole on every replica. What counts of them, as of the moments, is the part that a
-//! replica *holds*: it alone is brought up to date by [`Sharding::update_held`], all else is copied from whoever holds it. This file does not
-//! know who holds what, nor how it travels; what an update does is `sharded_update.rs`.
+//! Statistics are whole on every replica; so are parameters and moving average, unless nobody is to have all of them. What counts of them, as of
+//! the moments, is the part that a replica *holds*: it alone is brought up to date by [`Sharding::update_held`], all else is copied from whoever
+//! holds it, or comes while a pass needs it (`gathering.rs`). This file does not know who holds what, nor how it travels; what an update does is
+//! `sharded_update.rs`.
 
 use crate::device::NORM_BLOCK;
 use crate::error::EngineError;
 use crate::flat::Flat;
-use crate::layout::Section;
+use crate::layout::{Layout, Section};
 use crate::sharing::{UpdateShare, WORDS};
 use crate::state::{State, StateShape};
 use crate::update_info::UpdateInfo;
-use dtrain_types::{Holders, Holding, Rank, Step, Transfer, shard_elements};
+use dtrain_types::{Holders, Holding, Rank, Seed, Step, Transfer, joined, shard_elements};
 use std::ops::Range;
 
 /// Elements of a section that travel from one replica to others.
@@ -73,7 +74,7 @@ pub fn word_cuts(parameters: usize, replicas: usize) -> Vec<usize> {
 }
 
 /// The elements of a reduced gradient that a replica needs which holds these shards and looks at this share of it: those, and the sums of
-/// the statistics. Runs may overlap.
+/// the statistics; in runs that rise.
 ///
 /// *Order*: a pure function of its arguments.
 #[must_use]
@@ -83,9 +84,8 @@ pub fn needed(
     parameters: usize,
     gradient: usize,
 ) -> Vec<Range<usize>> {
-    let mut needed = holding.elements(parameters);
-    needed.extend([share.part(parameters, NORM_BLOCK), parameters..gradient]);
-    needed
+    let beside = [share.part(parameters, NORM_BLOCK), parameters..gradient];
+    joined(holding.elements(parameters).into_iter().chain(beside))
 }
 
 /// A reduced gradient.
@@ -220,6 +220,12 @@ impl HeldState {
         self.there[section as usize]
     }
 
+    /// The sections of which it has a part.
+    pub(crate) fn sections_there(&self) -> impl Iterator<Item = Section> + use<> {
+        let there = self.there;
+        Section::ALL.into_iter().filter(move |section| there[*section as usize])
+    }
+
     /// All that it has of a section, the runs that are held one behind the other.
     pub(crate) fn section(&self, section: Section) -> &[f32] {
         &self.sections[section as usize]
@@ -244,8 +250,7 @@ impl HeldState {
 
     /// Copies what a state has of them by itself: first values, or those of a file, before anything was held.
     pub(crate) fn take_first(&mut self, state: &State) {
-        let there = self.there;
-        for section in Section::ALL.into_iter().filter(|section| there[*section as usize]) {
+        for section in self.sections_there() {
             let first = state.section(section);
             for run in self.holding.elements(first.len()) {
                 self.part_mut(section, run.clone()).copy_from_slice(&first[run]);
@@ -253,11 +258,20 @@ impl HeldState {
         }
     }
 
+    /// Draws the first parameters of what it has of them, and has their moving average begin with them.
+    pub(crate) fn draw_first(&mut self, layout: &Layout, seed: Seed) {
+        let drawn = |section: &Section| matches!(section, Section::Parameters | Section::Average);
+        for section in self.sections_there().filter(drawn) {
+            for run in self.holding.elements(layout.parameters) {
+                layout.first_parameters(seed, run.clone(), self.part_mut(section, run));
+            }
+        }
+    }
+
     /// Copies what both have.
     pub(crate) fn take_from(&mut self, other: &Self) {
         for both in self.held.meets(&other.held) {
-            let there = self.there;
-            for section in Section::ALL.into_iter().filter(|section| there[*section as usize]) {
+            for section in self.sections_there() {
                 let from = other.part(section, both.clone());
                 self.part_mut(section, both.clone()).copy_from_slice(from);
             }

@@ -1,7 +1,7 @@
 //! Which shards of the state each rank of a generation holds, in elements. It does not know what lies there, nor who asks.
 
-use dtrain_collective::{Narrow, without};
-use dtrain_types::{Holders, NodeId, Rank};
+use dtrain_collective::Narrow;
+use dtrain_types::{Holders, NodeId, Rank, without};
 use std::ops::Range;
 
 /// Who holds what in a generation, and the elements of the parameters that it comes to.

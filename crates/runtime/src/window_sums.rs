@@ -79,7 +79,7 @@ impl WindowSums {
         let (parameters, gradient) = lengths;
         let needs = |index: usize| {
             let share = UpdateShare { index, of: world };
-            merged(needed(&holders.holding(Rank(index as u32)), share, parameters, gradient))
+            needed(&holders.holding(Rank(index as u32)), share, parameters, gradient)
         };
         let needs: Vec<Held> = (0..world).map(|index| Held::of(needs(index))).collect();
         let kept = needs[rank.index()].clone();
@@ -179,20 +179,6 @@ impl Piece {
         let keeps = needs[rank].meets(&window).into_iter().map(place).collect();
         Self { narrow, keeps, elements }
     }
-}
-
-/// The same elements in runs that rise.
-fn merged(mut runs: Vec<Range<usize>>) -> Vec<Range<usize>> {
-    runs.retain(|run| !run.is_empty());
-    runs.sort_by_key(|run| run.start);
-    let mut all: Vec<Range<usize>> = Vec::with_capacity(runs.len());
-    for run in runs {
-        match all.last_mut() {
-            Some(last) if run.start <= last.end => last.end = last.end.max(run.end),
-            _ => all.push(run),
-        }
-    }
-    all
 }
 
 /// The gradient of a micro-batch of a round, window by window; of a rank that has none, what it takes part in.

@@ -3,7 +3,7 @@
 //! A state of any length has the same number of shards. A rank *owns* a run of them; some of the next ranks *mirror* it, on other hosts
 //! where there are some. This file does not know what lies in a shard.
 
-use crate::{NodeId, Rank};
+use crate::{NodeId, Rank, joined};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -54,16 +54,8 @@ impl Holding {
     /// These shards, in whatever order. *Panics* if there is no such shard.
     #[must_use]
     pub fn of(runs: impl IntoIterator<Item = Range<u32>>) -> Self {
-        let mut given: Vec<Range<u32>> = runs.into_iter().filter(|run| !run.is_empty()).collect();
-        given.sort_by_key(|run| run.start);
-        let mut runs: Vec<Range<u32>> = Vec::with_capacity(given.len());
-        for run in given {
-            assert!(run.end <= SHARDS, "a state has {SHARDS} shards");
-            match runs.last_mut() {
-                Some(last) if run.start <= last.end => last.end = last.end.max(run.end),
-                _ => runs.push(run),
-            }
-        }
+        let runs = joined(runs);
+        assert!(runs.last().is_none_or(|run| run.end <= SHARDS), "a state has {SHARDS} shards");
         Self { runs }
     }
 

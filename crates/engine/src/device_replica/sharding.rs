@@ -131,18 +131,10 @@ impl<D: OwnMemory> Sharding for DeviceReplica<D> {
         let mut prepared = HeldState::zeros(holding, parameters, self.optimizer.held_sections());
         prepared.take_first(&self.host);
         if let Some(seed) = self.first {
-            let layout = self.model.layout();
-            let there =
-                [Section::Parameters, Section::Average].map(|section| (section, prepared.has(section)));
-            for (section, _) in there.into_iter().filter(|(_, there)| *there) {
-                for run in holding.elements(layout.parameters) {
-                    layout.first_parameters(seed, run.clone(), prepared.part_mut(section, run));
-                }
-            }
+            prepared.draw_first(self.model.layout(), seed);
         }
         for run in prepared.held().meets(self.shards.as_ref().expect(SHARDED).held()) {
-            let there = Section::ALL.map(|section| (section, prepared.has(section)));
-            for (section, _) in there.into_iter().filter(|(_, there)| *there) {
+            for section in prepared.sections_there() {
                 let to = prepared.part_mut(section, run.clone());
                 self.read(section, run.start, to)?;
             }
@@ -155,11 +147,7 @@ impl<D: OwnMemory> Sharding for DeviceReplica<D> {
         let facts = model.update_facts();
         let all = optimizer.runs(model.layout());
         shards.as_mut().expect(SHARDED).hold(device, &moments, &all, &facts)?;
-        let held = optimizer.held_sections();
-        Section::ALL
-            .into_iter()
-            .filter(|section| held[*section as usize])
-            .for_each(|section| host.empty(section));
+        moments.sections_there().for_each(|section| host.empty(section));
         *first = None;
         host.applied = applied;
         // The scale of the loss is a part of the statistics, which may be others'.

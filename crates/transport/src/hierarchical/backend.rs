@@ -9,9 +9,8 @@ use crate::shm::{Group, Isa, Mapping, ShmAbort, ShmError, Strips};
 use dtrain_collective::{
     Abort, Aborter, Arena, Assignment, Backend, Chunks, CollectiveError, Geometry, HostPlan, Intent, Moves,
     Narrow, Op, OpKind, Progress, RankMachine, Reduce, Sequence, Take, Transport, host_range, rank_roots,
-    without,
 };
-use dtrain_types::{Generation, MicroRange, Rank, Trailer, Wire, WorldSize};
+use dtrain_types::{Generation, MicroRange, Rank, Trailer, Wire, WorldSize, without};
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
