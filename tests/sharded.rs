@@ -10,6 +10,7 @@ use crate::harness::{
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 const SHARDED: &str = "state=sharded threads=1";
@@ -171,6 +172,37 @@ fn kills_cost_nothing(how: &str) {
     run.succeeded();
     assert_eq!(run.summary()["lost_steps"], 0, "{}", run.stderr);
     is_whole(folder.path(), "hurt", &whole_digest(&model), 900);
+}
+
+#[test]
+fn a_rank_that_is_slow_is_named_whatever_is_in_shards() {
+    let folder = folder();
+    for level in ["shard=optimizer", GRADIENTS, PARAMETERS] {
+        let settings =
+            format!("{WIDE} global_batch=64 micro_batch=16 checkpoint.every=none {SHARDED} {level}");
+        let mut run = Running::start(folder.path(), &format!("{settings} steps=1000000 ranks=2"));
+        run.wait_for_step(5);
+        let pid = run.rank_pids()[1];
+        let is_told = AtomicBool::new(false);
+        let told = std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !is_told.load(Ordering::Relaxed) {
+                    signal(Signal::STOP, pid);
+                    std::thread::sleep(Duration::from_millis(20));
+                    signal(Signal::CONT, pid);
+                    std::thread::sleep(Duration::from_millis(4));
+                }
+            });
+            let told =
+                run.wait_for(|line| line["event"] == "straggler" || line["step"].as_u64() > Some(20_000));
+            is_told.store(true, Ordering::Relaxed);
+            told
+        });
+        let told = told.expect("it goes on");
+        assert_eq!((&told["event"], &told["rank"]), (&"straggler".into(), &1.into()), "{level}");
+        signal(Signal::INT, run.pid());
+        run.finish();
+    }
 }
 
 #[test]

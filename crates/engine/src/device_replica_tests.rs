@@ -15,7 +15,7 @@ use crate::replica::micro_batch;
 use crate::schedule::LrSchedule;
 use crate::settling::{Findings, UpdateScalars, Verdict};
 use crate::stages::{Chain, Flatten, Linear};
-use dtrain_types::{Bytes, DeviceMemory, Merger, Trailer};
+use dtrain_types::{Bytes, DeviceMemory, Merger, Trailer, word_to_floats};
 use std::cell::Cell;
 
 /// The CPU, as if its memory were out of the host's reach.
@@ -75,8 +75,7 @@ impl OwnMemory for Cpu {
     }
     fn squares(&self, g: &[f32], scale: f32, to: &mut Flat) {
         for (block, words) in g.chunks(NORM_BLOCK).zip(to.chunks_exact_mut(2)) {
-            let bits = self.sum_of_squares(block, scale).to_bits();
-            words.copy_from_slice(&[f32::from_bits(bits as u32), f32::from_bits((bits >> 32) as u32)]);
+            words.copy_from_slice(&word_to_floats(self.sum_of_squares(block, scale).to_bits()));
         }
     }
     fn peak_memory(&self) -> Bytes {

@@ -15,7 +15,7 @@ use crate::sharding::{Held, HeldState};
 use crate::sharing::{UpdateShare, WORDS};
 use crate::update_facts::UpdateFacts;
 use crate::update_info::UpdateInfo;
-use dtrain_types::{Holding, Step};
+use dtrain_types::{Holding, Step, word_of_floats};
 
 /// What a replica holds on its device.
 pub(crate) struct DeviceShards<D: OwnMemory> {
@@ -187,8 +187,7 @@ impl<D: OwnMemory> DeviceShards<D> {
     }
 
     fn add_up(&mut self) {
-        let bits = |words: &[f32]| u64::from(words[0].to_bits()) | u64::from(words[1].to_bits()) << 32;
-        let squares = self.heard.chunks_exact(WORDS).map(|words| f64::from_bits(bits(words)));
+        let squares = self.heard.chunks_exact(WORDS).map(|words| f64::from_bits(word_of_floats(words)));
         self.making.as_mut().expect(MEASURED).hear(squares);
     }
 

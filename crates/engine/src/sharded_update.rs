@@ -22,7 +22,7 @@ use crate::shared_update::UpdateRule;
 use crate::sharing::{UpdateShare, WORDS};
 use crate::state::State;
 use crate::update_info::UpdateInfo;
-use dtrain_types::{Holding, ShardLevel, Step};
+use dtrain_types::{Holding, ShardLevel, Step, word_of_floats, word_to_floats};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// What a replica holds, and the update that it makes of it: all of [`Sharding`](crate::Sharding), for whoever keeps the state itself. The moments
@@ -118,15 +118,14 @@ impl Sharded {
         let own = self.squares.len() * index / of..self.squares.len() * (index + 1) / of;
         assert_eq!(words.len(), WORDS * own.len(), "words for another share");
         for (words, square) in words.chunks_exact_mut(WORDS).zip(&self.squares[own]) {
-            let bits = square.load(Ordering::Relaxed);
-            words.copy_from_slice(&[f32::from_bits(bits as u32), f32::from_bits((bits >> 32) as u32)]);
+            words.copy_from_slice(&word_to_floats(square.load(Ordering::Relaxed)));
         }
     }
 
     /// [`Sharding::hear`](crate::Sharding::hear).
     pub fn hear(&mut self, words: &[f32]) {
         for (square, words) in self.squares.iter_mut().zip(words.chunks_exact(WORDS)) {
-            *square.get_mut() = u64::from(words[0].to_bits()) | u64::from(words[1].to_bits()) << 32;
+            *square.get_mut() = word_of_floats(words);
         }
         self.heard();
     }

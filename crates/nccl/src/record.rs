@@ -19,9 +19,7 @@ pub(crate) fn write(record: &mut [u8], generation: Generation, intent: Intent, t
     let kind = OpKind::ALL.iter().position(|kind| *kind == intent.kind).expect("all kinds are listed") as u64;
     put(record, [generation.0, intent.sequence.0, kind, u64::from(intent.operand), trailers.len() as u64]);
     for (part, trailer) in record[PART..][..trailers.len() * PART].chunks_exact_mut(PART).zip(trailers) {
-        let Trailer { loss, weight, samples, predictions, correct, check, stop, non_finite } = *trailer;
-        let flags = u64::from(stop) << 32 | u64::from(non_finite);
-        put(part, [loss.to_bits(), weight.to_bits(), samples, predictions, correct, check, flags]);
+        put(part, trailer.words());
     }
 }
 
@@ -54,17 +52,7 @@ pub(crate) fn agree(
 
 /// Reads the trailer of one root.
 pub(crate) fn trailer(record: &[u8], root: usize) -> Trailer {
-    let [loss, weight, samples, predictions, correct, check, flags] = get(&record[(1 + root) * PART..]);
-    Trailer {
-        loss: f64::from_bits(loss),
-        weight: f64::from_bits(weight),
-        samples,
-        predictions,
-        correct,
-        check,
-        stop: (flags >> 32) as u32,
-        non_finite: flags as u32,
-    }
+    Trailer::of_words(get(&record[(1 + root) * PART..]))
 }
 
 fn put<const N: usize>(to: &mut [u8], words: [u64; N]) {

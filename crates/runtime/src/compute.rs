@@ -323,13 +323,16 @@ impl Work<'_> {
                 let plan = self.compute.parts.feed.plan().step(step);
                 let (begun, waited, trailer, info) = (Instant::now(), Duration::ZERO, Trailer::EMPTY, None);
                 self.step = Some(StepInHand { plan, begun, waited, trailer, info });
-                self.passes().compute(&plan)
+                let waited = self.passes().compute(&plan)?;
+                self.step.as_mut().expect(BEGUN).waited += waited;
+                Ok(())
             }
             Task::Reduce(step) => {
                 let plan = self.in_hand().plan;
                 let (trailer, waited) = self.passes().reduce(&plan)?;
                 let step_in_hand = self.step.as_mut().expect(BEGUN);
-                (step_in_hand.trailer, step_in_hand.waited) = (trailer, waited);
+                step_in_hand.trailer = trailer;
+                step_in_hand.waited += waited;
                 let reduced = self.compute.agenda.handle_reduced(&trailer);
                 reduced.map_err(|at| Failure::NonFinite { step, micro_batch: Some(at) }.into())
             }

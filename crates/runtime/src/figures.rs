@@ -8,11 +8,15 @@ const MOST_PENDING: usize = 33;
 
 /// The trailers of micro-batches from `first` on, added in tree order.
 pub fn sum_of_trailers(figures: &[BatchFigures], checks: &[u64], first: u32, stop: u32) -> Trailer {
+    let all = (first..).zip(figures.iter().zip(checks));
+    in_tree_order(all.map(|(m, (figures, check))| Trailer { stop, ..figures.trailer(MicroBatch(m), *check) }))
+}
+
+/// Trailers of micro-batches that follow one another, added in tree order.
+pub fn in_tree_order(trailers: impl Iterator<Item = Trailer>) -> Trailer {
     let mut pending = [Trailer::EMPTY; MOST_PENDING];
     let mut merger = Merger::default();
-    for (m, (figures, check)) in (first..).zip(figures.iter().zip(checks)) {
-        let mut trailer = figures.trailer(MicroBatch(m), *check);
-        trailer.stop = stop;
+    for trailer in trailers {
         pending[merger.next_buffer()] = trailer;
         merger.push(|l, r| pending[l] = pending[l].merge(&pending[r]));
     }

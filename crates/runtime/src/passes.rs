@@ -35,8 +35,8 @@ pub struct Passes<'a> {
 
 impl Passes<'_> {
     /// Fills one subtree per root with the sum of its micro-batches, merged like a binary counter: as many at once as the
-    /// replica takes. Every node is rounded where it is made.
-    pub fn compute(&mut self, plan: &StepPlan) -> Result<(), Broke> {
+    /// replica takes. Every node is rounded where it is made. Tells how long it waited for others meanwhile, if they meet before the sums do.
+    pub fn compute(&mut self, plan: &StepPlan) -> Result<Duration, Broke> {
         if self.plane.rounds.is_some() {
             return self.compute_in_rounds(plan);
         }
@@ -72,15 +72,16 @@ impl Passes<'_> {
             trailers.push(pending[0]);
             gradients.close(index, backend.as_mut(), self.parts.replica.as_mut())?;
         }
-        Ok(())
+        Ok(Duration::ZERO)
     }
 
     /// Computes one micro-batch a round, whose gradient goes to those who hold its shards while it is computed.
-    fn compute_in_rounds(&mut self, plan: &StepPlan) -> Result<(), Broke> {
+    fn compute_in_rounds(&mut self, plan: &StepPlan) -> Result<Duration, Broke> {
         let Self { plane, batches, parts, controls, profiler } = self;
         let (generation, micro_batches) = (plane.membership.generation, plan.micro_batches);
         let replica = parts.replica.as_mut();
         plane.trailers.clear();
+        let mut waited = Duration::ZERO;
         let (rounds, _) = plane.in_rounds();
         let elements = rounds.kept().elements();
         rounds.begin(sharding(replica).lend_sum(elements));
@@ -93,7 +94,7 @@ impl Passes<'_> {
             let m = rounds.micro_batch(number);
             if m >= micro_batches {
                 controls.set_activity(Activity::Reducing);
-                rounds.take_part(replica, round, wires)?;
+                waited += rounds.take_part(replica, round, wires)?;
                 profiler.lap(Doing::Communication);
                 continue;
             }
@@ -104,11 +105,12 @@ impl Passes<'_> {
             let range = MicroRange { lo: m, hi: m + 1 };
             let group = &MicroBatchGroup { micro_batches: range, wire: parts.wire, step: plan.step };
             let computed = Computed { group, batch: &lend(&loaned) };
-            let figures = rounds.compute(replica, computed, round, wires)?;
+            let (figures, waited_now) = rounds.compute(replica, computed, round, wires)?;
+            waited += waited_now;
             profiler.passes(MicroBatch(m));
             plane.trailers.push(sum_of_trailers(&[figures], &[loaned.check()], m, controls.stop_flag()));
         }
-        Ok(())
+        Ok(waited)
     }
 
     /// Adds two pending subtrees of a root, and their trailers.

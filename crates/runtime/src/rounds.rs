@@ -6,20 +6,23 @@
 
 use crate::broke::{Broke, engine};
 use crate::exchange::Wires;
+use crate::figures::in_tree_order;
 use crate::shards::Owned;
 use crate::window_parameters::{BroughtParameters, ParameterWindows};
-use crate::window_sums::{LookedAt, Round, RoundsPlan, WindowSums, WindowedGradient};
+use crate::window_sums::{Round, RoundsPlan, Then, WindowSums, WindowedGradient};
 use dtrain_collective::{Op, Take};
 use dtrain_engine::device::LossSums;
 use dtrain_engine::{
     BatchFigures, BatchView, BringsParameters, Call, EvaluationCounts, Flat, Gradient, Held, Itinerary,
     MicroBatchGroup, Replica, Section,
 };
-use dtrain_types::{Merger, MicroBatch, Step, Trailer};
+use dtrain_types::{MicroBatch, Step, Trailer, word_of_floats, word_to_floats};
 use std::cell::RefCell;
+use std::ops::Range;
+use std::time::Duration;
 
 /// Floats that carry a trailer.
-const TRAILER: usize = 14;
+const TRAILER: usize = 2 * Trailer::WORDS;
 
 /// The rounds of a generation. See the file's comment.
 pub struct Rounds {
@@ -85,33 +88,26 @@ impl Rounds {
         self.sums.take()
     }
 
-    /// Computes a micro-batch in its round.
+    /// Computes a micro-batch in its round; tells how long it waited for others meanwhile.
     ///
     /// *Blocks* for all ranks. *Errors*: the collectives broke off; as [`Replica::compute`].
     pub fn compute(
         &mut self,
         replica: &mut dyn Replica,
-        Computed { group, batch }: Computed<'_>,
+        computed: Computed<'_>,
         round: Round,
         wires: Wires<'_>,
-    ) -> Result<BatchFigures, Broke> {
+    ) -> Result<(BatchFigures, Duration), Broke> {
         let on = RefCell::new(wires);
-        let mut figures = [BatchFigures::default()];
-        let mut gradient = WindowedGradient::new(&mut self.sums, round, &on);
+        let mut gradient = WindowedGradient::new(&mut self.sums, Then::Exchanged(round, &on));
         let mut brought = BroughtParameters::new(&mut self.parameters, &on);
-        match replica.gathering() {
-            Some(gathering) => {
-                gathering.compute_with(group, batch, &mut brought, &mut gradient, &mut figures)
-            }
-            None => replica.compute(group, batch, &mut gradient, &mut figures),
-        }
-        .map_err(engine)?;
+        let figures = pass(replica, computed, &mut brought, &mut gradient)?;
         brought.finish()?;
         gradient.finish()?;
-        Ok(figures[0])
+        Ok((figures, on.into_inner().waited))
     }
 
-    /// Takes part in a round in which this rank has no micro-batch.
+    /// Takes part in a round in which this rank has no micro-batch; tells how long it waited for others.
     ///
     /// *Blocks* for all ranks. *Errors*: the collectives broke off; of the device.
     pub fn take_part(
@@ -119,13 +115,14 @@ impl Rounds {
         replica: &mut dyn Replica,
         round: Round,
         wires: Wires<'_>,
-    ) -> Result<(), Broke> {
+    ) -> Result<Duration, Broke> {
         let on = RefCell::new(wires);
-        let mut gradient = WindowedGradient::new(&mut self.sums, round, &on);
+        let mut gradient = WindowedGradient::new(&mut self.sums, Then::Exchanged(round, &on));
         let mut brought = BroughtParameters::new(&mut self.parameters, &on);
         visit(&self.itinerary, replica, &mut brought, Some(&mut gradient));
         brought.finish()?;
-        gradient.finish()
+        gradient.finish()?;
+        Ok(on.into_inner().waited)
     }
 
     /// Computes a micro-batch again, or takes part in that, and tells whether its loss or gradient is not finite. Where each has but its shards of the
@@ -140,23 +137,16 @@ impl Rounds {
         wires: Wires<'_>,
     ) -> Result<bool, Broke> {
         let on = RefCell::new(wires);
-        let mut figures = [BatchFigures::default()];
-        let mut gradient = LookedAt::new(&mut self.sums);
         let mut brought = BroughtParameters::new(&mut self.parameters, &on);
         let Some((at, batch)) = at else {
             visit(&self.itinerary, replica, &mut brought, None);
             return brought.finish().map(|()| false);
         };
-        let group = MicroBatchGroup::of_one(step, at);
-        match replica.gathering() {
-            Some(gathering) => {
-                gathering.compute_with(&group, batch, &mut brought, &mut gradient, &mut figures)
-            }
-            None => replica.compute(&group, batch, &mut gradient, &mut figures),
-        }
-        .map_err(engine)?;
+        let group = &MicroBatchGroup::of_one(step, at);
+        let mut gradient = WindowedGradient::new(&mut self.sums, Then::LookedAt);
+        let figures = pass(replica, Computed { group, batch }, &mut brought, &mut gradient)?;
         brought.finish()?;
-        Ok(!(gradient.is_finite() && figures[0].sums.loss.is_finite()))
+        Ok(!(gradient.finish()? && figures.sums.loss.is_finite()))
     }
 
     /// Evaluates a batch, or takes part in that, where each rank has but its shards of the parameters: all ranks call it alike.
@@ -203,20 +193,30 @@ impl Rounds {
         (0..world).for_each(|rank| starts.push(starts[rank] + TRAILER * of(rank)));
         let slot = &mut on.backend.arena().lease(0)[starts[self.rank]..starts[self.rank + 1]];
         for (words, trailer) in slot.chunks_exact_mut(TRAILER).zip(own) {
-            words.copy_from_slice(&to_words(trailer));
+            words.copy_from_slice(&to_floats(trailer));
         }
         on.gather(&Op::AllGather { cuts: Some(starts), take: Take::All })?;
         let slot = on.backend.arena().lease(0);
-        let mut pending = [Trailer::EMPTY; 33];
-        let mut merger = Merger::default();
-        for m in 0..micro_batches as usize {
-            let at = starts[m % world] + TRAILER * (m / world);
-            pending[merger.next_buffer()] = from_words(&slot[at..at + TRAILER]);
-            merger.push(|l, r| pending[l] = pending[l].merge(&pending[r]));
-        }
-        merger.finish(|l, r| pending[l] = pending[l].merge(&pending[r]));
-        Ok(pending[0])
+        let of = |m: usize| starts[m % world] + TRAILER * (m / world);
+        let all = (0..micro_batches as usize).map(|m| of_floats(&slot[of(m)..of(m) + TRAILER]));
+        Ok(in_tree_order(all))
     }
+}
+
+/// A pass over a micro-batch, by parameters that are brought where each rank has but its shards of them.
+fn pass(
+    replica: &mut dyn Replica,
+    Computed { group, batch }: Computed<'_>,
+    brought: &mut BroughtParameters<'_, '_>,
+    gradient: &mut dyn Gradient,
+) -> Result<BatchFigures, Broke> {
+    let mut figures = [BatchFigures::default()];
+    match replica.gathering() {
+        Some(gathering) => gathering.compute_with(group, batch, brought, gradient, &mut figures),
+        None => replica.compute(group, batch, gradient, &mut figures),
+    }
+    .map_err(engine)?;
+    Ok(figures[0])
 }
 
 /// Takes part in what a forward pass by a section asks for.
@@ -255,7 +255,7 @@ fn visit(
 
 fn bring(
     section: Section,
-    elements: &std::ops::Range<usize>,
+    elements: &Range<usize>,
     replica: &mut dyn Replica,
     brought: &mut BroughtParameters<'_, '_>,
 ) {
@@ -265,30 +265,16 @@ fn bring(
     });
 }
 
-/// Bits as floats, which are moved and never looked at.
-fn to_words(trailer: &Trailer) -> [f32; TRAILER] {
-    let Trailer { loss, weight, samples, predictions, correct, check, stop, non_finite } = *trailer;
-    let long = [loss.to_bits(), weight.to_bits(), samples, predictions, correct, check];
-    let mut words = [0.0; TRAILER];
-    for (pair, bits) in words.chunks_exact_mut(2).zip(long) {
-        pair.copy_from_slice(&[f32::from_bits(bits as u32), f32::from_bits((bits >> 32) as u32)]);
+fn to_floats(trailer: &Trailer) -> [f32; TRAILER] {
+    let mut floats = [0.0; TRAILER];
+    for (pair, word) in floats.chunks_exact_mut(2).zip(trailer.words()) {
+        pair.copy_from_slice(&word_to_floats(word));
     }
-    words[12..].copy_from_slice(&[f32::from_bits(stop), f32::from_bits(non_finite)]);
-    words
+    floats
 }
 
-fn from_words(words: &[f32]) -> Trailer {
-    let long = |at: usize| u64::from(words[2 * at].to_bits()) | u64::from(words[2 * at + 1].to_bits()) << 32;
-    Trailer {
-        loss: f64::from_bits(long(0)),
-        weight: f64::from_bits(long(1)),
-        samples: long(2),
-        predictions: long(3),
-        correct: long(4),
-        check: long(5),
-        stop: words[12].to_bits(),
-        non_finite: words[13].to_bits(),
-    }
+fn of_floats(floats: &[f32]) -> Trailer {
+    Trailer::of_words(std::array::from_fn(|at| word_of_floats(&floats[2 * at..2 * at + 2])))
 }
 
 #[cfg(test)]
@@ -296,7 +282,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_trailer_comes_out_of_its_words_as_it_went_in() {
+    fn a_trailer_comes_out_of_its_floats_as_it_went_in() {
         let trailer = Trailer {
             loss: -0.0,
             weight: f64::NAN,
@@ -307,7 +293,7 @@ mod tests {
             stop: 2,
             non_finite: Trailer::ALL_FINITE,
         };
-        let back = from_words(&to_words(&trailer));
+        let back = of_floats(&to_floats(&trailer));
         assert_eq!(
             (back.loss.to_bits(), back.weight.to_bits()),
             (trailer.loss.to_bits(), trailer.weight.to_bits())

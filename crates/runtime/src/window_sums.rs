@@ -118,22 +118,6 @@ impl WindowSums {
         self.folding.take()
     }
 
-    /// Elements of a gradient.
-    fn elements(&self) -> usize {
-        self.cuts.first().map_or(0, |last| last.window.elements.end)
-    }
-
-    /// Whether a window is there that is final where all from an element on are.
-    fn is_settled(&self, window: usize, from: usize) -> bool {
-        self.cuts.get(window).is_some_and(|cut| from <= cut.window.elements.start)
-    }
-
-    /// Where a part of a gradient is written whose windows before this one are final.
-    fn part(&mut self, window: usize, part: Range<usize>) -> &mut [f32] {
-        let place = self.windows.place_of(window, &part);
-        &mut self.memory[place]
-    }
-
     /// Gives those who hold a window what this rank has computed of it, and adds up what it holds itself.
     fn exchange(&mut self, window: usize, round: Round, on: &mut Wires<'_>) -> Result<(), Broke> {
         let Self { rank, world, cuts, memory, folding, starts, .. } = self;
@@ -181,82 +165,63 @@ impl Piece {
     }
 }
 
-/// The gradient of a micro-batch of a round, window by window; of a rank that has none, what it takes part in.
+/// The gradient of a micro-batch, window by window; of a rank that has none, what it takes part in.
 pub struct WindowedGradient<'a, 'b> {
     sums: &'a mut WindowSums,
-    round: Round,
-    on: &'a RefCell<Wires<'b>>,
+    then: Then<'a, 'b>,
     /// The window that is written.
     window: usize,
+    /// Whether all that was looked at was finite.
+    is_finite: bool,
     /// How the exchanges went: a pass cannot be told, and goes on to its end.
     went: Result<(), Broke>,
 }
 
+/// What becomes of a window that is final.
+pub enum Then<'a, 'b> {
+    /// It goes to those who hold it, in this round.
+    Exchanged(Round, &'a RefCell<Wires<'b>>),
+    /// It is looked at, whether all of it is finite, and forgotten.
+    LookedAt,
+}
+
 impl<'a, 'b> WindowedGradient<'a, 'b> {
     /// One of which nothing is written.
-    pub fn new(sums: &'a mut WindowSums, round: Round, on: &'a RefCell<Wires<'b>>) -> Self {
-        Self { sums, round, on, window: 0, went: Ok(()) }
+    pub fn new(sums: &'a mut WindowSums, then: Then<'a, 'b>) -> Self {
+        Self { sums, then, window: 0, is_finite: true, went: Ok(()) }
     }
 
-    /// The pass is over. *Errors*: the collectives broke off.
-    pub fn finish(self) -> Result<(), Broke> {
-        self.went
+    /// The pass is over: whether all that was looked at was finite. *Errors*: the collectives broke off.
+    pub fn finish(self) -> Result<bool, Broke> {
+        self.went.map(|()| self.is_finite)
     }
 }
 
 impl Gradient for WindowedGradient<'_, '_> {
     fn elements(&self) -> usize {
-        self.sums.elements()
+        self.sums.cuts.first().map_or(0, |last| last.window.elements.end)
     }
 
     fn part(&mut self, part: Range<usize>) -> &mut [f32] {
-        self.sums.part(self.window, part)
+        let WindowSums { windows, memory, .. } = &mut *self.sums;
+        &mut memory[windows.place_of(self.window, &part)]
     }
 
     fn settle(&mut self, from: usize) {
-        while self.sums.is_settled(self.window, from) {
-            let on = &mut *self.on.borrow_mut();
-            if !on.are_cut {
-                self.went = self.sums.exchange(self.window, self.round, on);
+        while let Some(WindowCut { window, .. }) =
+            self.sums.cuts.get(self.window).filter(|cut| from <= cut.window.elements.start)
+        {
+            match &self.then {
+                Then::Exchanged(round, on) => {
+                    let on = &mut *on.borrow_mut();
+                    if !on.are_cut {
+                        self.went = self.sums.exchange(self.window, *round, on);
+                    }
+                }
+                Then::LookedAt => {
+                    self.is_finite &= self.sums.memory[window.place.clone()].iter().all(|x| x.is_finite());
+                }
             }
-            self.window += 1;
-        }
-    }
-}
-
-/// Windows of which nothing is kept but whether all is finite.
-pub struct LookedAt<'a> {
-    sums: &'a mut WindowSums,
-    window: usize,
-    is_finite: bool,
-}
-
-impl<'a> LookedAt<'a> {
-    /// One of which nothing is written.
-    pub fn new(sums: &'a mut WindowSums) -> Self {
-        Self { sums, window: 0, is_finite: true }
-    }
-
-    /// Whether all of it was finite.
-    #[must_use]
-    pub fn is_finite(&self) -> bool {
-        self.is_finite
-    }
-}
-
-impl Gradient for LookedAt<'_> {
-    fn elements(&self) -> usize {
-        self.sums.elements()
-    }
-
-    fn part(&mut self, part: Range<usize>) -> &mut [f32] {
-        self.sums.part(self.window, part)
-    }
-
-    fn settle(&mut self, from: usize) {
-        while self.sums.is_settled(self.window, from) {
-            let place = self.sums.cuts[self.window].window.place.clone();
-            self.is_finite &= self.sums.memory[place].iter().all(|x| x.is_finite());
             self.window += 1;
         }
     }

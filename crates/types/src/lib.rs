@@ -3,6 +3,7 @@
 //!
 //! Pure data and pure functions. This crate does not know what a gradient, a message or a file is.
 
+mod carried;
 mod checkpoint_id;
 mod counted;
 mod device_memory;
@@ -25,6 +26,7 @@ mod tree;
 mod wire;
 mod words;
 
+pub use carried::{word_of_floats, word_to_floats};
 pub use checkpoint_id::CheckpointId;
 pub use counted::{counted, plural};
 pub use device_memory::DeviceMemory;

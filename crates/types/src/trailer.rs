@@ -42,6 +42,32 @@ impl Trailer {
         non_finite: Self::ALL_FINITE,
     };
 
+    /// Words of 64 bits that say all of it.
+    pub const WORDS: usize = 7;
+
+    /// All of it as words: what is a number with a point as its bits.
+    #[must_use]
+    pub fn words(&self) -> [u64; Self::WORDS] {
+        let Self { loss, weight, samples, predictions, correct, check, stop, non_finite } = *self;
+        let flags = u64::from(stop) | u64::from(non_finite) << 32;
+        [loss.to_bits(), weight.to_bits(), samples, predictions, correct, check, flags]
+    }
+
+    /// The trailer that these words say.
+    #[must_use]
+    pub fn of_words([loss, weight, samples, predictions, correct, check, flags]: [u64; Self::WORDS]) -> Self {
+        Self {
+            loss: f64::from_bits(loss),
+            weight: f64::from_bits(weight),
+            samples,
+            predictions,
+            correct,
+            check,
+            stop: flags as u32,
+            non_finite: (flags >> 32) as u32,
+        }
+    }
+
     /// The trailer of this subtree followed by the `right` one.
     #[must_use]
     pub fn merge(&self, right: &Self) -> Self {

@@ -23,7 +23,7 @@ const VERSION: u16 = 3;
 pub(super) const HELLO_BYTES: usize = 32;
 /// Bytes before the trailer or the floats.
 const HEADER_BYTES: usize = 40;
-const TRAILER_BYTES: usize = 56;
+const TRAILER_BYTES: usize = 8 * Trailer::WORDS;
 /// The flag of a frame that carries a trailer.
 const HAS_TRAILER: u8 = 1;
 /// The flag of a frame whose floats are rounded to bf16: their lower halves, which are zero, are left out.
@@ -121,10 +121,6 @@ impl Reader<'_> {
     fn u64(&mut self) -> u64 {
         u64::from_le_bytes(self.take())
     }
-
-    fn f64(&mut self) -> f64 {
-        f64::from_le_bytes(self.take())
-    }
 }
 
 /// The bytes of one frame. Its memory grows to the largest frame and is kept.
@@ -214,16 +210,7 @@ fn write_header(out: &mut [u8], header: &Header, floats: usize) {
 }
 
 fn write_trailer(out: &mut [u8], trailer: &Trailer) {
-    let words = [
-        trailer.loss.to_bits(),
-        trailer.weight.to_bits(),
-        trailer.samples,
-        trailer.predictions,
-        trailer.correct,
-        trailer.check,
-        u64::from(trailer.stop) | u64::from(trailer.non_finite) << 32,
-    ];
-    for (bytes, word) in out.as_chunks_mut::<8>().0.iter_mut().zip(words) {
+    for (bytes, word) in out.as_chunks_mut::<8>().0.iter_mut().zip(trailer.words()) {
         *bytes = word.to_le_bytes();
     }
 }
@@ -341,16 +328,8 @@ impl Decoder {
         if floats as usize > SEGMENT {
             return Err(WireError::TooLong { floats });
         }
-        let trailer = (flags & HAS_TRAILER != 0).then(|| Trailer {
-            loss: from.f64(),
-            weight: from.f64(),
-            samples: from.u64(),
-            predictions: from.u64(),
-            correct: from.u64(),
-            check: from.u64(),
-            stop: from.u32(),
-            non_finite: from.u32(),
-        });
+        let has_trailer = flags & HAS_TRAILER != 0;
+        let trailer = has_trailer.then(|| Trailer::of_words(std::array::from_fn(|_| from.u64())));
         let tag = Tag { generation, sequence, op, operand, round, part, segment };
         let wire = if flags & HALVES != 0 { Wire::Bf16 } else { Wire::F32 };
         Ok((Header { tag, wire, trailer }, floats as usize))

@@ -166,27 +166,15 @@ impl Mapping {
 
     /// Lays out a trailer for the peers; a barrier makes it seen.
     pub(super) fn put_trailer(&self, turn: usize, rank: usize, root: usize, trailer: &Trailer) {
-        let flags = u64::from(trailer.stop) << 32 | u64::from(trailer.non_finite);
-        let Trailer { loss, weight, samples, predictions, correct, check, .. } = *trailer;
-        let words = [loss.to_bits(), weight.to_bits(), samples, predictions, correct, check, flags];
-        for (cell, word) in self.trailer(turn, rank, root).iter().zip(words) {
+        for (cell, word) in self.trailer(turn, rank, root).iter().zip(trailer.words()) {
             cell.store(word, Ordering::Relaxed);
         }
     }
 
     /// Reads a trailer that a barrier made seen.
     pub(super) fn get_trailer(&self, turn: usize, rank: usize, root: usize) -> Trailer {
-        let word = |i: usize| self.trailer(turn, rank, root)[i].load(Ordering::Relaxed);
-        Trailer {
-            loss: f64::from_bits(word(0)),
-            weight: f64::from_bits(word(1)),
-            samples: word(2),
-            predictions: word(3),
-            correct: word(4),
-            check: word(5),
-            stop: (word(6) >> 32) as u32,
-            non_finite: word(6) as u32,
-        }
+        let cells = self.trailer(turn, rank, root);
+        Trailer::of_words(std::array::from_fn(|i| cells[i].load(Ordering::Relaxed)))
     }
 
     /// The start of the arena, for offsets of [`Mapping::slot`].
