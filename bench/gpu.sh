@@ -180,13 +180,17 @@ if [[ -x $pack/dtrain && $here ]]; then
         [[ $ranks == 2 ]] && told "profile: bf16, ranks 2" profile-bf16 60 "$pack/dtrain" "${halves[@]}" ranks=2 "run_dir=$out/run-profile" --profile
         rm -rf "$out/run-$ranks" "$out/run-profile"
     done
-    # Each rank keeps two thirds of the optimizer's state.
-    digest bf16 3 "$pack/dtrain" "${halves[@]}" ranks=3 state=sharded "run_dir=$out/run-3"
-    rm -rf "$out/run-3"
+    # Each rank keeps two thirds of the optimizer's state, then of the gradient too, then of the parameters.
+    for shard in optimizer gradients parameters; do
+        digest bf16 "3-$shard" "$pack/dtrain" "${halves[@]}" ranks=3 state=sharded shard=$shard "run_dir=$out/run-3"
+        rm -rf "$out/run-3"
+    done
     told "killed ranks: bf16, ranks 3" kill-bf16 120 "$pack/dtrain" drill kill "${halves[@]:2}" ranks=3
 else
     skip "digest: bf16" "$([[ $here ]] && echo "there is no $pack/dtrain" || echo "no GPU")"
 fi
+# What a GPU can do at all, while nothing else runs there.
+if [[ $here ]]; then told "ceilings, by PyTorch" ceilings 60 "$python" "$root/bench/peers/torch_ceilings.py"; fi
 # Ranks that meet over NCCL: on as many GPUs as there are, or two on one; or what they lack.
 together=() lacks=
 several=$(printf '2.30.3\n%s\n' "${nccl%% *}" | sort -V | head -n 1)
