@@ -103,10 +103,10 @@ case $arch in 9? | 1??) arch+=a ;; esac
 if [[ -x $pack/dtrain ]]; then
     told "dtrain doctor" doctor 60 "$pack/dtrain" doctor
     part doctor-json 60 "$pack/dtrain" doctor --json
-    nvrtc=$(library nvrtc) nccl=$(library nccl)
+    nvrtc=$(library nvrtc) nccl=$(library nccl) cublaslt=$(library cublaslt)
 else
     skip "dtrain doctor" "there is no $pack/dtrain: bench/gpu.sh --pack"
-    nvrtc= nccl=
+    nvrtc= nccl= cublaslt=
 fi
 if [[ $nccl ]]; then row "NCCL, by dtrain's own search" ok "" "" "" "" "$nccl"; else
     skip "NCCL, by dtrain's own search" "dtrain doctor found none"
@@ -115,6 +115,8 @@ DTRAIN_NVRTC=$(path_in "$nvrtc")
 [[ $DTRAIN_NVRTC ]] && export DTRAIN_NVRTC || unset DTRAIN_NVRTC
 DTRAIN_NCCL=$(path_in "$nccl")
 [[ $DTRAIN_NCCL ]] && export DTRAIN_NCCL || unset DTRAIN_NCCL
+DTRAIN_CUBLASLT=$(path_in "$cublaslt")
+[[ $DTRAIN_CUBLASLT ]] && export DTRAIN_CUBLASLT || unset DTRAIN_CUBLASLT
 
 if [[ ! -x $pack/kernels ]]; then
     skip "kernels by NVRTC" "there is no $pack/kernels"

@@ -126,6 +126,7 @@ fn no_step_after_the_third_allocates_on_a_compute_thread() {
         predecessor: Predecessor::None,
         lead: None,
         cuda: None,
+        pinned: None,
         json: false,
         watchers: dtrain::watch::Watchers::default(),
         gpus: None,

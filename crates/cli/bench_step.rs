@@ -168,6 +168,7 @@ fn session(question: &Question, steps: u64, folder: PathBuf) -> Result<Answer, C
         predecessor,
         lead,
         cuda,
+        pinned: None,
         gpus,
         watchers,
         json,

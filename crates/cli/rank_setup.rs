@@ -5,7 +5,7 @@
 
 use crate::config::{Config, CudaList, HostCount, Source};
 use crate::external::Agreement;
-use crate::gpus::this_machine;
+use crate::gpus::{Pinned, this_machine};
 use crate::mesh_address::MeshAddress;
 use dtrain_protocol::RankSetup;
 use serde::{Deserialize, Serialize};
@@ -39,6 +39,8 @@ pub struct RunSetup {
     pub yaml: String,
     /// What another program's model is to agree with, where one makes the passes.
     pub external: Option<Agreement>,
+    /// What a library does of the products of the ranks, on GPUs of one host.
+    pub pinned: Option<Pinned>,
 }
 
 impl RunSetup {
@@ -111,6 +113,7 @@ fn probe_file(run_dir: &Path) -> PathBuf {
 mod tests {
     use super::*;
     use crate::config::Devices;
+    use dtrain_cuda::libraries::pins::ProductPins;
     use std::ffi::OsString;
     use std::os::unix::ffi::OsStringExt;
 
@@ -130,7 +133,11 @@ mod tests {
                 let yaml = "seed: 7\n# ---\n# bench mlp\n".to_owned();
                 let external =
                     gpus.as_ref().map(|_| Agreement(vec![("parameter 0.weight".into(), "[2]".into())]));
-                let run = RunSetup { run_dir, hosts: hosts.clone(), gpus, yaml, external };
+                let pinned = gpus.as_ref().map(|_| Pinned {
+                    library: OsString::from_vec(b"/a \xff/libcublasLt.so.13".to_vec()).into(),
+                    products: ProductPins::new("Made-up", 130_100),
+                });
+                let run = RunSetup { run_dir, hosts: hosts.clone(), gpus, yaml, external, pinned };
                 assert_eq!(RunSetup::read(&run.to_setup()), Ok(run));
             }
         }
@@ -154,6 +161,7 @@ mod tests {
             gpus: None,
             yaml: String::new(),
             external: None,
+            pinned: None,
         };
         assert!(run(None).sees_run_folder(), "one host sees its own folder");
         assert!(!run(hosts("one")).sees_run_folder());

@@ -7,11 +7,12 @@ use crate::blueprint::Blocks;
 use crate::config::Redundancy;
 use crate::external::{Brought, ExternalProgram, Purpose};
 use crate::fabric::HostFabric;
-use crate::gpus::open_gpu;
+use crate::gpus::{Pinned, open_gpu};
 use crate::nccl::{ChosenBackend, NcclFabric};
-use crate::plan::{ExternalBuilt, Plan};
+use crate::plan::{ExternalBuilt, Multiplies, Plan};
 use crate::rank_profile::{self, profile_of};
 use crate::rank_setup::RunSetup;
+use dtrain_cuda::libraries::cublaslt::CublasLt;
 use dtrain_cuda::{CudaDevice, Precision};
 use dtrain_engine::{Replica, device_fingerprint};
 use dtrain_protocol::{Profile, RankSetup};
@@ -19,6 +20,7 @@ use dtrain_runtime::{ComputeParts, Fabric, RankParts, Recipe};
 use dtrain_types::MemberId;
 use std::os::fd::OwnedFd;
 use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
 
 /// Builds ranks from a configuration file's text.
 pub struct ConfigRecipe {
@@ -47,7 +49,7 @@ impl Recipe for ConfigRecipe {
             (Some(program), gpu) => external(&plan, program, gpu, &run, fabric.as_ref())?,
             // Where it would be NCCL, the choice was an error.
             (None, None) => on_cpu(&plan, fabric.as_ref())?,
-            (None, Some(gpu)) => on_gpu(&plan, gpu, backend)?,
+            (None, Some(gpu)) => on_gpu(&plan, gpu, backend, run.pinned.as_ref())?,
         };
         profile.sees_run_folder = run.sees_run_folder();
         if let Some(fabric) = over_nccl {
@@ -141,15 +143,25 @@ fn external(
 /// The same on the GPU of this number.
 ///
 /// *Errors*: also what the device fails in, which its operations tell by a panic.
-fn on_gpu(plan: &Plan, number: u32, backend: ChosenBackend) -> Result<BuiltReplica, String> {
-    let made = std::panic::catch_unwind(AssertUnwindSafe(|| try_on_gpu(plan, number, backend)));
+fn on_gpu(
+    plan: &Plan,
+    number: u32,
+    backend: ChosenBackend,
+    pinned: Option<&Pinned>,
+) -> Result<BuiltReplica, String> {
+    let made = std::panic::catch_unwind(AssertUnwindSafe(|| try_on_gpu(plan, number, backend, pinned)));
     made.unwrap_or_else(|panic| match panic.downcast::<String>() {
         Ok(words) => Err(format!("cuda:{number}: {words}")),
         Err(panic) => std::panic::resume_unwind(panic),
     })
 }
 
-fn try_on_gpu(plan: &Plan, number: u32, backend: ChosenBackend) -> Result<BuiltReplica, String> {
+fn try_on_gpu(
+    plan: &Plan,
+    number: u32,
+    backend: ChosenBackend,
+    pinned: Option<&Pinned>,
+) -> Result<BuiltReplica, String> {
     let fail = |error: String| format!("cuda:{number}: {error}");
     let gpu = open_gpu(number).map_err(fail)?;
     let about = gpu.context().about();
@@ -159,14 +171,23 @@ fn try_on_gpu(plan: &Plan, number: u32, backend: ChosenBackend) -> Result<BuiltR
         Precision::Bf16 => ":bf16",
         Precision::F16 => ":f16",
     };
-    let name = format!("{CUDA}{}:{}{rounds}", about.architecture(), about.name.replace(' ', "-"));
+    let by = pinned.map_or(String::new(), |pinned| format!(":cublaslt-{}", pinned.products.word()));
+    let name = format!("{CUDA}{}:{}{rounds}{by}", about.architecture(), about.name.replace(' ', "-"));
     let open = || Ok(CudaDevice::new(&gpu, plan.config.precision)?);
     // Its models are gone before the replica takes what memory there is.
     let fingerprint = device_fingerprint(open, name, dtrain_cuda::kernels::revision());
     let fingerprint = fingerprint.map_err(|error| error.to_string())?;
     // The models of the test are no part of the run.
     gpu.context().forget_peak();
-    let (replica, blocks) = plan.cuda_replica(&gpu).map_err(|error| error.to_string())?;
+    let multiplies = match pinned {
+        None => Multiplies::Alone,
+        Some(pinned) => {
+            gpu.context().enter().map_err(|error| fail(error.to_string()))?;
+            let library = CublasLt::open(&pinned.library).map_err(|error| fail(error.to_string()))?;
+            Multiplies::With(pinned.products.clone(), Arc::new(library))
+        }
+    };
+    let (replica, blocks) = plan.cuda_replica(&gpu, &multiplies).map_err(|error| error.to_string())?;
     let over_nccl: Option<Box<dyn Fabric>> = match backend {
         ChosenBackend::Host => None,
         ChosenBackend::Nccl(library) => {

@@ -9,7 +9,8 @@ use crate::drill::Described;
 use crate::error::CliError;
 use crate::external::Brought;
 use crate::gpus::{
-    Auto, Chosen, ON_SEVERAL_HOSTS, choose_here, most_rows, this_machine, this_machine_of_several,
+    Auto, Chosen, ON_SEVERAL_HOSTS, Pinned, Products, choose_here, most_rows, pinned, this_machine,
+    this_machine_of_several,
 };
 use crate::hosts::{HostsPlan, Lead};
 use crate::kept::LeftKeeper;
@@ -83,6 +84,10 @@ pub fn run(
         plan.carried_by(&backend);
         prototype = plan.prototype(&chosen)?;
     }
+    let products = match &stages_on {
+        Some(list) if hosts.is_none() => products(&plan, list, &request)?,
+        Some(_) | None => Products::default(),
+    };
     let lead = match hosts {
         Some(hosts) => Some(lead(hosts, &plan.config)?),
         None => {
@@ -109,6 +114,7 @@ pub fn run(
         Start::Fresh | Start::Resume(_) => Ok(()),
     };
     let begun = begun.and_then(|()| write_config(&run, &plan, &request.place)).and_then(|lock| {
+        products.pinned.as_ref().map_or(Ok(()), |pinned| pinned.keep(&run.path))?;
         let program = plan.external();
         program.map_or(Ok(()), |program| program.begun(&run.path)).map_err(CliError::failed)?;
         Ok(lock)
@@ -153,6 +159,7 @@ pub fn run(
         .chain(&chosen.note())
         .chain(&carried)
         .chain(&carried_why)
+        .chain(&products.notes)
     {
         voice.say(&format!("  note: {note}"));
     }
@@ -179,11 +186,31 @@ pub fn run(
         predecessor,
         lead,
         cuda,
+        pinned: products.pinned,
         gpus,
         watchers,
         json,
     };
     session::run(session, voice).map(Some)
+}
+
+/// What a library does of the products on these GPUs. A run that goes on keeps its arithmetic.
+///
+/// *Errors*: as [`Plan::cuda_replica`]. *Blocks* as [`pinned`].
+fn products(plan: &Plan, list: &CudaList, request: &Request) -> Result<Products, CliError> {
+    let wanted = plan.products()?;
+    let before = match (&request.start, &request.place) {
+        (Start::Resume(_), Place::Existing(run)) => match Pinned::of_run(&run.path) {
+            None if wanted.is_empty() => None,
+            None => {
+                let notes = vec!["products are dtrain's own kernels, as this run was begun".to_owned()];
+                return Ok(Products { pinned: None, notes });
+            }
+            before => before,
+        },
+        _ => None,
+    };
+    Ok(pinned(list, &wanted, before))
 }
 
 /// What `devices: auto` may come to: a run that goes on keeps its arithmetic.

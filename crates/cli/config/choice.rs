@@ -118,6 +118,15 @@ words!(
     }
 );
 words!(
+    /// What computes large products of halves on GPUs.
+    Kernels {
+        /// NVIDIA's library, where it is there and faster.
+        Auto = "auto",
+        /// dtrain's own.
+        Own = "own",
+    }
+);
+words!(
     /// Which loss.
     LossKind {
         /// Softmax and negative log likelihood.

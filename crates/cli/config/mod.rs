@@ -29,8 +29,8 @@ mod write;
 pub use batch::{Batch, Machine};
 pub use check::{DataFacts, NamedMetrics};
 pub use choice::{
-    Backend, DataKind, Isolation, LossKind, ModelKind, Oom, OptimizerKind, Recompute, ScheduleKind, StemKind,
-    TrackerKind,
+    Backend, DataKind, Isolation, Kernels, LossKind, ModelKind, Oom, OptimizerKind, Recompute, ScheduleKind,
+    StemKind, TrackerKind,
 };
 pub use devices::{CudaList, Devices, WrongDevices};
 pub use dtrain_cuda::Precision;
@@ -74,6 +74,8 @@ pub struct Config {
     pub length: Length,
     /// To what operands are rounded before they are multiplied; what is kept is f32.
     pub precision: Precision,
+    /// What computes large products of halves on GPUs.
+    pub kernels: Kernels,
     /// Whether blocks of the model are computed twice to save memory.
     pub recompute: Recompute,
     /// What is done about a micro-batch that a GPU has no room for.
@@ -127,6 +129,7 @@ impl Config {
             batch: Batch { global: r.count("global_batch"), micro: r.count("micro_batch"), derived: false },
             length: batch::length(r),
             precision: parts::choice(r, "precision", Precision::from_name),
+            kernels: parts::choice(r, "kernels", Kernels::from_name),
             recompute: parts::choice(r, "recompute", Recompute::from_name),
             oom: parts::choice(r, "oom", Oom::from_name),
             reduce: parts::choice(r, "reduce", Reduce::from_name),

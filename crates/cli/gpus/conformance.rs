@@ -41,6 +41,9 @@ pub fn answer(asked: &GpuProbe) -> Result<(), CliError> {
     // A child whose parent is killed is to leave nothing behind.
     set_parent_process_death_signal(Some(Signal::KILL))
         .map_err(|error| CliError::failed("cannot follow the parent").because(&error))?;
+    if asked.pins {
+        return super::pinned::answer(asked);
+    }
     if let Some(judge) = &asked.judge {
         return print_json(&json!(judged(asked, judge)));
     }

@@ -9,6 +9,7 @@ mod inventory;
 mod judged;
 mod listed;
 mod open;
+mod pinned;
 mod room;
 mod verdict;
 mod versions;
@@ -20,6 +21,7 @@ pub use inventory::Inventory;
 pub use judged::{Judged, TestVerdict};
 pub use listed::listed;
 pub use open::open_gpu;
+pub use pinned::{Pinned, Products, pinned};
 pub use room::{answer as answer_room, most_rows};
 pub use verdict::{Asking, of_child, of_nccl};
 

@@ -16,7 +16,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
-use std::io::Read;
+use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::mpsc::channel;
@@ -61,9 +61,14 @@ struct Kept {
 }
 
 fn folder() -> PathBuf {
+    cache_folder().join("verdicts")
+}
+
+/// The user's cache.
+pub(super) fn cache_folder() -> PathBuf {
     let variable = |name| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
     let cache = variable("XDG_CACHE_HOME").or_else(|| Some(variable("HOME")?.join(".cache")));
-    cache.unwrap_or_else(std::env::temp_dir).join("dtrain/verdicts")
+    cache.unwrap_or_else(std::env::temp_dir).join("dtrain")
 }
 
 impl Subject {
@@ -154,7 +159,7 @@ pub fn of_gpus(list: &CudaList, asking: Asking) -> Judged {
     };
     let mut passed = unknown("there is no GPU".to_owned());
     for (number, subject) in kinds {
-        let probe = GpuProbe { gpus: vec![number], nccl: None, judge: None };
+        let probe = GpuProbe { gpus: vec![number], nccl: None, judge: None, pins: false };
         let judged = subject.judged(&folder(), asking, || ask(&probe));
         let about = |words: String| format!("cuda:{number} ({}): {words}", subject.gpu);
         match judged.verdict {
@@ -181,7 +186,7 @@ pub fn of_nccl(library: &NcclLibrary, list: &CudaList, asking: Asking) -> Judged
     // What is tested is the way between these two, on this host.
     let names: Vec<&str> = subjects.iter().map(|subject| subject.gpu.as_str()).collect();
     let subject = Subject { gpu: format!("{} of {}", names.join(" and "), host_name()), ..first.clone() };
-    let probe = GpuProbe { gpus, nccl: Some(library.path().to_owned()), judge: None };
+    let probe = GpuProbe { gpus, nccl: Some(library.path().to_owned()), judge: None, pins: false };
     subject.judged(&folder(), asking, || ask(&probe))
 }
 
@@ -196,7 +201,8 @@ pub fn of_child(list: &CudaList, nccl: Option<&Path>, asking: Asking) -> Judged 
         Asking::Remembers => "remembers",
     };
     let nccl = nccl.map(Path::to_owned);
-    let probe = GpuProbe { gpus: list.numbers().to_vec(), nccl, judge: Some(judge.to_owned()) };
+    let judge = Some(judge.to_owned());
+    let probe = GpuProbe { gpus: list.numbers().to_vec(), nccl, judge, pins: false };
     // The child waits for one of its own.
     answer_of(&probe, PATIENCE * 2).unwrap_or_else(unknown)
 }
@@ -208,12 +214,26 @@ fn ask(probe: &GpuProbe) -> TestVerdict {
 
 /// What a child says in its last line. *Errors*: it said nothing, for this reason.
 fn answer_of<T: DeserializeOwned>(probe: &GpuProbe, patience: Duration) -> Result<T, String> {
+    answer_to(probe, None, patience)
+}
+
+/// The same of a child that reads a question, all of it, before it does anything.
+pub(super) fn answer_to<T: DeserializeOwned>(
+    probe: &GpuProbe,
+    question: Option<String>,
+    patience: Duration,
+) -> Result<T, String> {
     let started = std::env::current_exe().and_then(|program| {
         let mut child = Command::new(program);
         child.arg("gpu-probe").args(probe.words());
-        child.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn()
+        child.stdin(if question.is_some() { Stdio::piped() } else { Stdio::null() });
+        child.stdout(Stdio::piped()).stderr(Stdio::null()).spawn()
     });
     let mut child = started.map_err(|error| format!("a child that tests them cannot be started: {error}"))?;
+    if let (Some(mut input), Some(question)) = (child.stdin.take(), question) {
+        // One that has died says so by its end.
+        let _ = input.write_all(question.as_bytes());
+    }
     let mut output = child.stdout.take().expect("it was piped");
     let (sender, receiver) = channel();
     let reader = std::thread::spawn(move || {
@@ -248,6 +268,9 @@ impl GpuProbe {
         }
         if let Some(judge) = &self.judge {
             words.extend(["--judge".to_owned(), judge.clone()]);
+        }
+        if self.pins {
+            words.push("--pins".to_owned());
         }
         words
     }
@@ -328,9 +351,11 @@ mod tests {
             gpus: vec![3, 0],
             nccl: Some("/a b/libnccl.so.2".into()),
             judge: Some("tests".into()),
+            pins: true,
         };
         let words = [vec!["gpu-probe".to_owned()], probe.words()].concat();
         let read = Words::parse_from(words).probe;
         assert_eq!((read.gpus, read.nccl, read.judge), (probe.gpus, probe.nccl, probe.judge));
+        assert!(read.pins);
     }
 }

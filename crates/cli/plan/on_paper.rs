@@ -5,9 +5,10 @@
 
 use super::Plan;
 use crate::blueprint::Blocks;
-use crate::config::Backend;
+use crate::config::{Backend, Kernels, Precision};
 use crate::error::CliError;
 use dtrain_cuda::driver::{About, Gpu};
+use dtrain_cuda::libraries::cublaslt::ProductKey;
 use dtrain_cuda::{CudaDevice, rehearsed};
 use dtrain_engine::{
     DeviceReplica, EngineError, Keeping, Lies, MemoryTable, OwnMemory, ReducedSum, Replica, Sharding,
@@ -15,6 +16,7 @@ use dtrain_engine::{
 };
 use dtrain_runtime::step_counts;
 use dtrain_types::{Bytes, Merger, Reduce, Step, Wire, cut_evenly, roots};
+use std::sync::Arc;
 
 /// A GPU with room for everything.
 #[must_use]
@@ -48,9 +50,38 @@ impl Plan {
         })
     }
 
+    /// The products that a library might do for the ranks on these GPUs: those of the greatest pass, on paper.
+    ///
+    /// *Errors*: as [`Plan::cuda_replica`].
+    pub fn products(&self) -> Result<Vec<ProductKey>, CliError> {
+        if self.config.kernels == Kernels::Own || self.config.precision == Precision::F32 {
+            return Ok(Vec::new());
+        }
+        let noted = || -> Result<Vec<ProductKey>, Counted> {
+            let device = self.paper_device(&Gpu::on_paper(paper_gpu()))?;
+            let model = self.gpu_model(&device, self.config.batch.micro, Blocks::Once)?;
+            let replica =
+                rehearsed(DeviceReplica::blank(device, model, self.optimizer(), self.config.seed)?)?;
+            Ok(replica.device().products_asked_for())
+        };
+        noted().map_err(|error| match error {
+            Counted::Plan(error) => error,
+            Counted::Engine(error) => self.misfit(&error).into(),
+        })
+    }
+
+    /// A device on paper that multiplies as the ranks' do; the memory of a library is counted where one might be used.
+    fn paper_device(&self, gpu: &Arc<Gpu>) -> Result<CudaDevice, EngineError> {
+        let device = CudaDevice::new(gpu, self.config.precision)?;
+        Ok(match self.config.kernels {
+            Kernels::Auto => device,
+            Kernels::Own => device.with_own_products(),
+        })
+    }
+
     fn counted_on_paper(&self, blocks: Blocks) -> Result<MemoryTable, Counted> {
         let gpu = Gpu::on_paper(paper_gpu());
-        let device = CudaDevice::new(&gpu, self.config.precision).map_err(EngineError::from)?;
+        let device = self.paper_device(&gpu)?;
         let model = self.gpu_model(&device, self.config.batch.micro, blocks)?;
         let replica = DeviceReplica::blank(device, model, self.optimizer(), self.config.seed)?;
         let mut table = self.in_shards_on_gpu(replica.about());

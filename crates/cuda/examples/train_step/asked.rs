@@ -17,6 +17,8 @@ pub struct Asked {
     pub batch: Option<usize>,
     /// So many kernels that take the largest shares of a step are listed.
     pub shares: usize,
+    /// Whether a library does the products that it is faster at, chosen now.
+    pub library: bool,
     /// The text to learn, instead of measuring.
     pub curve: Option<PathBuf>,
     /// Steps of that curve.
@@ -25,7 +27,7 @@ pub struct Asked {
     pub gpt2: GptOptions,
 }
 
-const NAMES: &str = "--work, --precision, --seconds, --batch, --shares, --curve, --steps, --width";
+const NAMES: &str = "--work, --precision, --seconds, --batch, --shares, --library, --curve, --steps, --width";
 
 /// A number in a range, or what is wrong with it.
 fn number<T: FromStr + PartialOrd>(value: &str, least: T, most: T, what: &str) -> Result<T, String> {
@@ -41,6 +43,7 @@ impl Asked {
             time: Duration::from_secs(2),
             batch: None,
             shares: 0,
+            library: false,
             curve: None,
             steps: 60,
             gpt2: gpt2_options(),
@@ -66,6 +69,7 @@ impl Asked {
             }
             "--batch" => self.batch = Some(number(value, 1, 1 << 20, "batch")?),
             "--shares" => self.shares = number(value, 1, 1000, "number of kernels")?,
+            "--library" => self.library = number(value, 0, 1, "0 or 1")? == 1,
             "--curve" => self.curve = Some(value.into()),
             "--steps" => self.steps = number(value, 1, 1_000_000, "number of steps")?,
             // To try this program on a stand-in for a GPU.

@@ -10,6 +10,7 @@
 //! way to the tensor cores, all that is kept is f32; in f16 the loss is scaled. What dtrain cannot do yet it calls `skipped: not yet: WHY`,
 //! what there is no room for `lost WORK PRECISION dtrain no room: WHY`.
 //!
+//! `--library 1` has cuBLASLt, which `DTRAIN_CUBLASLT` names, do the products that it is faster at; they are chosen first, and listed.
 //! `--batch N` takes another batch; of GPT-2 it is the largest of 64, 32, 16 and 8 that there is room for. `--shares N` lists the kernels
 //! that take most of a step. `--curve FILE --steps N` trains GPT-2 on a text and prints its losses instead.
 
@@ -18,6 +19,7 @@ mod machine;
 
 mod asked;
 mod curve;
+mod products;
 mod shares;
 mod started;
 
@@ -26,7 +28,9 @@ use dtrain_cuda::{CudaDevice, Precision};
 use dtrain_engine::models::GptOptions;
 use dtrain_engine::{EngineError, Replica};
 use machine::Machine;
+use products::Products;
 use started::Started;
+use std::path::Path;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
@@ -72,7 +76,10 @@ fn utilisation(started: &Started, asked: &Asked, rate: f64) -> Option<String> {
 /// Prints the rate, and what else is asked for.
 fn measure(asked: &Asked, precision: Precision, machine: &Machine) -> Result<(), EngineError> {
     let gpu = machine.gpu(0);
-    let mut started = Started::new(asked, precision, || CudaDevice::new(&gpu, precision))?;
+    let products = if asked.library { Products::chosen(asked, precision, &gpu)? } else { None };
+    let with =
+        |device: CudaDevice| products.iter().try_fold(device, |device, products| products.given_to(device));
+    let mut started = Started::new(asked, precision, || with(CudaDevice::new(&gpu, precision)?))?;
     let (rows, unit, each) = (started.data.batch().rows, started.unit, started.of_a_step() as f64);
     let steps = rate(&mut started, asked.time);
     if let Some(words) = utilisation(&started, asked, steps * each) {
@@ -83,17 +90,29 @@ fn measure(asked: &Asked, precision: Precision, machine: &Machine) -> Result<(),
     drop(started);
     let same = Asked { batch: Some(rows), ..asked.clone() };
     if asked.shares > 0 {
-        let mut started = Started::new(&same, precision, || CudaDevice::timing(&gpu, precision))?;
+        let mut started = Started::new(&same, precision, || with(CudaDevice::timing(&gpu, precision)?))?;
         let (times, with_marks) = shares::timed(&mut started);
         shares::print(&times, asked.shares, 1.0 / steps);
         eprintln!("with every kernel timed a step takes {:.3} ms", with_marks * 1e3);
     } else if asked.peer().is_some() {
         // What graphs are good for, where kernels are short; for people who look into the log.
-        let mut started = Started::new(&same, precision, || CudaDevice::one_by_one(&gpu, precision))?;
+        let mut started = Started::new(&same, precision, || with(CudaDevice::one_by_one(&gpu, precision)?))?;
         let slower = rate(&mut started, asked.time / 2) * each;
         eprintln!("with every kernel launched by itself: {slower:.1} {unit}");
     }
     Ok(())
+}
+
+/// The losses of GPT-2 on a text.
+fn curve_of(asked: &Asked, precision: Precision, machine: &Machine, file: &Path) -> Result<(), EngineError> {
+    let gpu = machine.gpu(0);
+    let products = if asked.library { Products::chosen(asked, precision, &gpu)? } else { None };
+    let device = machine::device_on(&gpu, precision);
+    let device = match &products {
+        Some(products) => products.given_to(device)?,
+        None => device,
+    };
+    curve::print(asked, precision, device, file)
 }
 
 fn main() -> ExitCode {
@@ -115,7 +134,7 @@ fn main() -> ExitCode {
     let Some(machine) = Machine::open() else { return ExitCode::SUCCESS };
     let done = match &asked.curve {
         None => measure(&asked, precision, &machine),
-        Some(file) => curve::print(&asked, precision, machine::device_on(&machine.gpu(0), precision), file),
+        Some(file) => curve_of(&asked, precision, &machine, file),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,

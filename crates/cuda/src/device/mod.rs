@@ -9,20 +9,27 @@
 //! for a shape, the operation is that of f32 between two that convert: for a product of columns by columns, or with strides in both
 //! directions; for attention with heads of more than 128 elements or of no multiple of 8. Which it is depends on the shape alone.
 //!
+//! Large products of halves are done by a library where pins say by which of its algorithms: see `products.rs`.
+//!
 //! It does not know who shares the GPU.
 
 mod ahead;
 mod operations;
 mod own_memory;
+mod products;
 mod rehearsal;
 mod settlements;
 mod way;
 mod workspace;
 
 use crate::driver::{DriverError, Gpu, Stream};
+use crate::libraries::LibraryError;
+use crate::libraries::cublaslt::CublasLt;
+use crate::libraries::pins::ProductPins;
 use crate::memory::{Element, Slice, SliceMut};
 use crate::operations::Precision;
 use ahead::Ahead;
+use products::Products;
 use settlements::Settlements;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use workspace::Workspace;
@@ -40,6 +47,7 @@ pub struct CudaDevice {
     /// Made when something is sent there first: in the rehearsal of a replica.
     ahead: Mutex<Option<Ahead>>,
     settlements: Mutex<Settlements>,
+    products: Products,
     stream: Arc<Stream>,
     precision: Precision,
 }
@@ -65,7 +73,21 @@ impl CudaDevice {
         let stream = Arc::new(stream);
         let workspace = Mutex::new(Workspace::new(stream.gpu().context())?);
         let settlements = Mutex::new(Settlements::new(stream.gpu().context(), &stream)?);
-        Ok(Self { workspace, ahead: Mutex::default(), settlements, stream, precision })
+        let products = Products::default();
+        Ok(Self { workspace, ahead: Mutex::default(), settlements, products, stream, precision })
+    }
+
+    /// The same, whose products this library does where the pins say so.
+    ///
+    /// *Errors*: [`LibraryError::Unfit`].
+    pub fn with_products(self, pins: &ProductPins, library: &Arc<CublasLt>) -> Result<Self, LibraryError> {
+        Ok(Self { products: Products::pinned(pins, library)?, ..self })
+    }
+
+    /// The same, whose products no library will ever do: none is noted.
+    #[must_use]
+    pub fn with_own_products(self) -> Self {
+        Self { products: Products::own(), ..self }
     }
 
     /// The stream that every operation is put on; a backend may put its collectives there too.

@@ -1,6 +1,7 @@
 //! The engine's operations on a GPU: each is in [`crate::operations`], here it gets its scratch.
 
 use super::CudaDevice;
+use super::products::Finished;
 use super::settlements::DeviceScalar;
 use super::workspace::{PendingSums, Want};
 use crate::driver::DriverError;
@@ -178,6 +179,9 @@ impl Device for CudaDevice {
             Storage::F32 => HalfResult::F32(c.floats()),
             Storage::Half(_) => HalfResult::Half(c.halves().expect("it is stored so")),
         };
+        if self.done_by_library(half, shape, [a, b], &c, Finished::default()) {
+            return;
+        }
         if kernels::product_half_is_there(shape) {
             return kernels::product_half(self.stream(), half, shape, a, b, c);
         }
@@ -191,7 +195,9 @@ impl Device for CudaDevice {
             return kernels::linear(self.stream(), shape, in_floats(operands), activation, y.floats());
         };
         let y = HalfResult::Half(y.halves().expect("activations are halves"));
-        kernels::linear_half(self.stream(), half, shape, in_halves(operands), activation, None, y);
+        if !self.linear_by_library(half, shape, operands, activation, None, &y) {
+            kernels::linear_half(self.stream(), half, shape, in_halves(operands), activation, None, y);
+        }
     }
 
     fn linear_plus(&self, shape: LinearShape, operands: Operands<Ref<'_>>, plus: Ref<'_>, mut y: Mut<'_>) {
@@ -201,8 +207,10 @@ impl Device for CudaDevice {
             return self.add_to(plus, y);
         };
         let (plus, y) = (halves("plus", plus), HalfResult::Half(y.halves().expect("activations are halves")));
-        let operands = in_halves(operands);
-        kernels::linear_half(self.stream(), half, shape, operands, Activation::None, Some(plus), y);
+        if !self.linear_by_library(half, shape, operands, Activation::None, Some(plus), &y) {
+            let operands = in_halves(operands);
+            kernels::linear_half(self.stream(), half, shape, operands, Activation::None, Some(plus), y);
+        }
     }
 
     fn linear_gelu(
@@ -210,13 +218,18 @@ impl Device for CudaDevice {
         shape: LinearShape,
         operands: Operands<Ref<'_>>,
         form: Gelu,
-        z: Mut<'_>,
+        mut z: Mut<'_>,
         y: Mut<'_>,
     ) {
         let Some(half) = self.precision.half() else {
             let (z, y) = (z.floats(), y.floats());
             return kernels::linear_gelu(self.stream(), shape, in_floats(operands), form, z, y);
         };
+        let all = z.len();
+        let sums = HalfResult::Half(z.part(0..all).halves().expect("activations are halves"));
+        if self.linear_by_library(half, shape, operands, Activation::None, None, &sums) {
+            return kernels::gelu(self.stream(), form, z.read(), y);
+        }
         let outputs = [z, y].map(|memory| memory.halves().expect("activations are halves"));
         kernels::linear_gelu_half(self.stream(), half, shape, in_halves(operands), form, outputs);
     }

@@ -67,7 +67,9 @@ pub(super) struct Settlements {
 impl Settlements {
     /// With a loss scale of one, and nothing halted.
     pub fn new(context: &Arc<Context>, stream: &Stream) -> Result<Self, DriverError> {
-        let news = || Ok(News { found: Pinned::new(context, FOUND)?, arrived: Event::new(context)? });
+        let news = || -> Result<News, DriverError> {
+            Ok(News { found: Pinned::new(context, FOUND)?, arrived: Event::new(context)? })
+        };
         let made = Self {
             numbers: Buffer::new(context, NUMBERS)?,
             found: Buffer::new(context, FOUND)?,

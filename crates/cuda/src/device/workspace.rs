@@ -104,6 +104,11 @@ impl Workspace {
         Ok(ScratchParts { at, end: at + want.bytes as u64 })
     }
 
+    /// Scratch for a product of a library, which may write over it. *Blocks* as [`Workspace::parts`].
+    pub fn room_for_library(&mut self, bytes: u64) -> Result<u64, DriverError> {
+        Ok(self.parts(Want::default().and::<u8>(bytes as usize))?.at)
+    }
+
     /// Whether an operation has failed for want of memory.
     pub fn is_short(&self) -> bool {
         self.is_short

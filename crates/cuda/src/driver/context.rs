@@ -101,6 +101,12 @@ impl Context {
         self.paper.as_ref().map(|paper| Tally { held, peak, ..paper.tally() })
     }
 
+    /// Whether there is no driver: what is asked for is counted.
+    #[must_use]
+    pub fn is_on_paper(&self) -> bool {
+        self.paper.is_some()
+    }
+
     /// What is there in place of a driver.
     pub(super) fn paper(&self) -> Option<&Paper> {
         self.paper.as_ref()

@@ -1,6 +1,7 @@
 //! What can go wrong with a device, with the driver's own words in it.
 
 use crate::driver::version::{DriverVersion, LEAST};
+use crate::libraries::LibraryError;
 use crate::nvrtc::NvrtcError;
 use std::path::PathBuf;
 
@@ -59,6 +60,9 @@ pub enum DriverError {
         /// What the device has. *Units*: bytes.
         total: u64,
     },
+    /// A library of NVIDIA's refused, or failed.
+    #[error("{0}")]
+    Library(String),
     /// A call failed, or work that was given before it.
     #[error("{call} failed: {text} ({name}, code {code}){}", hint(*code))]
     Call {
@@ -71,6 +75,12 @@ pub enum DriverError {
         /// Its words for that.
         text: String,
     },
+}
+
+impl From<LibraryError> for DriverError {
+    fn from(error: LibraryError) -> Self {
+        Self::Library(error.to_string())
+    }
 }
 
 /// What to do about a code.

@@ -101,6 +101,19 @@ impl Repeats {
         }
     }
 
+    /// Has something put on the stream by somebody else, timed where launches are. *Errors*: the driver's, and those of `give`.
+    pub(super) fn around(
+        &self,
+        name: &'static str,
+        give: impl FnOnce() -> Result<(), DriverError>,
+    ) -> Result<(), DriverError> {
+        match &self.giving {
+            // SAFETY: the stream is alive until it is closed, and nobody launches behind that.
+            Giving::Timed(clock) => unsafe { clock.around(name, self.raw, give) },
+            Giving::OneByOne | Giving::Gathered => give(),
+        }
+    }
+
     fn state(&self) -> MutexGuard<'_, State> {
         // What is held back is whole after every line.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)

@@ -76,6 +76,18 @@ impl Stream {
         self.raw.cast()
     }
 
+    /// Puts what another library does on the stream, behind everything that was given: `give` is called with this context, and with the
+    /// stream as other libraries take it. *Errors*: the driver's, and those of `give`.
+    pub fn give_foreign(
+        &self,
+        name: &'static str,
+        give: impl FnOnce(*mut c_void) -> Result<(), DriverError>,
+    ) -> Result<(), DriverError> {
+        self.submit()?;
+        self.context().enter()?;
+        self.repeats.around(name, || give(self.raw.cast()))
+    }
+
     /// Lets the device begin with everything that was given. *Errors*: the driver's.
     pub fn submit(&self) -> Result<(), DriverError> {
         self.repeats.submit()

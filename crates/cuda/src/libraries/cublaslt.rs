@@ -1,9 +1,10 @@
 //! Matrix products by cuBLASLt, each by an algorithm that is written down.
 //!
-//! One rank asks the library once for a shape ([`CublasLt::choose`]), with no reduction between blocks allowed. The answer is
-//! plain data ([`PinnedAlgorithm`]) which all ranks, that one included, hand back ([`CublasLt::accept`]): the library is asked
-//! whether the algorithm is one for this machine before it is used. A bias and an activation are left to
-//! [`crate::operations::bias_activation`], whose bits are known.
+//! Somebody asks the library once for a shape ([`CublasLt::candidates`]). What it answers is plain data ([`PinnedAlgorithm`]), which
+//! all ranks hand back ([`CublasLt::accept`]): the library is asked whether the algorithm is one for this machine before it is used.
+//!
+//! K may be cut among blocks where their sums lie apart and are added in one order, by a launch of its own; blocks that take turns
+//! at one place are refused. So the bits of an algorithm follow from its operands.
 //!
 //! This file does not know streams beyond their handle, nor who owns memory: a workspace for each stream is the caller's.
 
@@ -11,15 +12,25 @@ use super::layouts::{Layout, Layouts};
 use super::{LibraryError, Numbers};
 use cudarc::cublaslt::sys::{self, cublasStatus_t as Status};
 use dtrain_engine::device::{Product, Write};
+use libloading::Library;
 use serde::{Deserialize, Serialize};
 use std::ffi::c_void;
+use std::fmt;
+use std::path::Path;
 use std::ptr;
+use std::sync::Arc;
 
 const NAME: &str = "cuBLASLt";
 
 /// Bytes of the workspace that each stream should have: what NVIDIA recommends for Hopper. It is a part of the choice: with less
 /// another algorithm would be best.
 pub const WORKSPACE: u64 = 32 << 20;
+
+/// Algorithms that the library is asked for.
+pub const CANDIDATES: usize = 8;
+
+/// How the sums of blocks may be added up: not at all, or in f32 from places of their own, by a launch behind.
+const IN_ORDER: u32 = sys::cublasLtReductionScheme_t::CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE as u32;
 
 /// What a choice is made for. Two ranks with the same key may share it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -30,30 +41,78 @@ pub struct ProductKey {
     pub numbers: Numbers,
     /// Whether the sum is added to what is there.
     pub adds: bool,
+    /// What happens to a sum before it is rounded.
+    pub finish: Finish,
     /// Bytes that the addresses of all operands are multiples of.
     pub alignment: u32,
 }
 
+/// What happens to a sum before it is rounded, in this order: `plus`, which lies as the result does, and the bias, which has the
+/// result's type; then the activation.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Finish {
+    /// Nothing.
+    #[default]
+    None,
+    /// `+ bias`.
+    Bias,
+    /// `max(+ bias, 0)`.
+    BiasRelu,
+    /// `+ plus`.
+    Plus,
+    /// `+ plus + bias`.
+    PlusBias,
+}
+
+impl Finish {
+    /// Whether there is a bias.
+    #[must_use]
+    pub fn has_bias(self) -> bool {
+        matches!(self, Self::Bias | Self::BiasRelu | Self::PlusBias)
+    }
+
+    /// Whether something is added that lies as the result does.
+    #[must_use]
+    pub fn has_plus(self) -> bool {
+        matches!(self, Self::Plus | Self::PlusBias)
+    }
+}
+
 impl ProductKey {
     /// *Errors*: [`LibraryError::Shape`] where the strides cannot be said by columns, or where it is empty.
-    pub fn of(shape: &Product, numbers: Numbers, alignment: u32) -> Result<Self, LibraryError> {
+    pub fn of(
+        shape: &Product,
+        numbers: Numbers,
+        finish: Finish,
+        alignment: u32,
+    ) -> Result<Self, LibraryError> {
         let layouts = Layouts::of(shape).ok_or_else(|| LibraryError::Shape {
             library: NAME,
             shape: format!("{shape:?}"),
             why: "it is empty, or neither rows nor columns of an operand are contiguous",
         })?;
-        Ok(Self { layouts, numbers, adds: shape.write == Write::Add, alignment })
+        Ok(Self { layouts, numbers, adds: shape.write == Write::Add, finish, alignment })
     }
 
     fn types(&self) -> (sys::cublasComputeType_t, sys::cudaDataType, sys::cudaDataType) {
         use sys::cublasComputeType_t::{CUBLAS_COMPUTE_32F, CUBLAS_COMPUTE_32F_FAST_TF32};
-        use sys::cudaDataType::{CUDA_R_16BF, CUDA_R_32F};
+        use sys::cudaDataType::{CUDA_R_16BF, CUDA_R_16F, CUDA_R_32F};
         match self.numbers {
             Numbers::F32 => (CUBLAS_COMPUTE_32F, CUDA_R_32F, CUDA_R_32F),
             Numbers::Tf32 => (CUBLAS_COMPUTE_32F_FAST_TF32, CUDA_R_32F, CUDA_R_32F),
             Numbers::Bf16 => (CUBLAS_COMPUTE_32F, CUDA_R_16BF, CUDA_R_16BF),
             Numbers::Bf16ToF32 => (CUBLAS_COMPUTE_32F, CUDA_R_16BF, CUDA_R_32F),
+            Numbers::F16 => (CUBLAS_COMPUTE_32F, CUDA_R_16F, CUDA_R_16F),
+            Numbers::F16ToF32 => (CUBLAS_COMPUTE_32F, CUDA_R_16F, CUDA_R_32F),
         }
+    }
+
+    /// Multiplications and additions.
+    #[must_use]
+    pub fn operations(&self) -> u64 {
+        let Layouts { left, out, .. } = &self.layouts;
+        2 * out.rows * out.columns * if left.turned { left.rows } else { left.columns }
     }
 
     fn shown(&self) -> String {
@@ -161,6 +220,17 @@ impl Descriptors {
             let how = ("cublasLtMatmulDescSetAttribute", sys::cublasLtMatmulDescSetAttribute as Set<_, _>);
             set(how, product.what, attribute, i32::from(layout.turned))?;
         }
+        let epilogue = match key.finish {
+            Finish::None | Finish::Plus => None,
+            Finish::Bias | Finish::PlusBias => Some(sys::cublasLtEpilogue_t::CUBLASLT_EPILOGUE_BIAS),
+            Finish::BiasRelu => Some(sys::cublasLtEpilogue_t::CUBLASLT_EPILOGUE_RELU_BIAS),
+        };
+        if let Some(epilogue) = epilogue {
+            use sys::cublasLtMatmulDescAttributes_t as Attribute;
+            let how = ("cublasLtMatmulDescSetAttribute", sys::cublasLtMatmulDescSetAttribute as Set<_, _>);
+            set(how, product.what, Attribute::CUBLASLT_MATMUL_DESC_EPILOGUE, epilogue as u32)?;
+            set(how, product.what, Attribute::CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, written as i32)?;
+        }
         Ok(Self {
             product,
             left: described(&key.layouts.left, read)?,
@@ -176,7 +246,31 @@ pub struct CublasLt {
     version: u64,
 }
 
+// SAFETY: NVIDIA says that a handle may be used by several threads, as long as nobody destroys it: it is destroyed once, when nobody
+// has it any more.
+unsafe impl Send for CublasLt {}
+// SAFETY: as above.
+unsafe impl Sync for CublasLt {}
+
+impl fmt::Debug for CublasLt {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("CublasLt").field("version", &self.version).finish_non_exhaustive()
+    }
+}
+
 impl CublasLt {
+    /// This file, unless the process has another one of that name: then that one, whose version tells.
+    ///
+    /// *Errors*: as [`CublasLt::new`].
+    pub fn open(path: &Path) -> Result<Self, LibraryError> {
+        // SAFETY: the library's initialisers touch nothing of ours.
+        if let Ok(library) = unsafe { Library::new(path) } {
+            // It stays open, so that its bare name means this file.
+            std::mem::forget(library);
+        }
+        Self::new()
+    }
+
     /// *Errors*: [`LibraryError::Missing`]; [`LibraryError::Call`] without a GPU.
     pub fn new() -> Result<Self, LibraryError> {
         let version = version()?;
@@ -186,10 +280,16 @@ impl CublasLt {
         Ok(Self { handle: Made { what, end: sys::cublasLtDestroy }, version })
     }
 
-    /// The best algorithm that adds up within a block, by the library's heuristics. For one rank to ask, once a shape.
+    /// Its version, as [`version`] has it.
+    #[must_use]
+    pub fn version(&self) -> u64 {
+        self.version
+    }
+
+    /// The algorithms for a shape that add up in one order, the one that the library thinks fastest first: at most [`CANDIDATES`].
     ///
     /// *Errors*: [`LibraryError::NoAlgorithm`], [`LibraryError::Call`].
-    pub fn choose(&self, key: &ProductKey) -> Result<PinnedAlgorithm, LibraryError> {
+    pub fn candidates(&self, key: &ProductKey) -> Result<Vec<PinnedAlgorithm>, LibraryError> {
         use sys::cublasLtMatmulPreferenceAttributes_t as Preference;
         let descriptors = Descriptors::of(key)?;
         let mut what = ptr::null_mut();
@@ -198,9 +298,8 @@ impl CublasLt {
         let wish = Made { what, end: sys::cublasLtMatmulPreferenceDestroy };
         let how =
             ("cublasLtMatmulPreferenceSetAttribute", sys::cublasLtMatmulPreferenceSetAttribute as Set<_, _>);
-        let none = sys::cublasLtReductionScheme_t::CUBLASLT_REDUCTION_SCHEME_NONE as u32;
         for (attribute, value) in [
-            (Preference::CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, none),
+            (Preference::CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, IN_ORDER),
             (Preference::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, key.alignment),
             (Preference::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, key.alignment),
             (Preference::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, key.alignment),
@@ -210,9 +309,9 @@ impl CublasLt {
         }
         let most = Preference::CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES;
         set(how, wish.what, most, WORKSPACE)?;
-        let (mut found, mut count) = (nothing(), 0);
+        let (mut found, mut count) = ([const { nothing() }; CANDIDATES], 0);
         let Descriptors { product, left, right, out } = &descriptors;
-        // SAFETY: all descriptors are alive; there is room for the one result that is asked for.
+        // SAFETY: all descriptors are alive; there is room for as many results as are asked for.
         let status = unsafe {
             sys::cublasLtMatmulAlgoGetHeuristic(
                 self.handle.what,
@@ -222,8 +321,8 @@ impl CublasLt {
                 out.what,
                 out.what,
                 wish.what,
-                1,
-                &mut found,
+                CANDIDATES as i32,
+                found.as_mut_ptr(),
                 &mut count,
             )
         };
@@ -232,18 +331,21 @@ impl CublasLt {
             Status::CUBLAS_STATUS_NOT_SUPPORTED => return Err(no_algorithm()),
             status => done("cublasLtMatmulAlgoGetHeuristic", status)?,
         }
-        if count == 0 || found.state != Status::CUBLAS_STATUS_SUCCESS || reduces(&found.algo)? {
-            return Err(no_algorithm());
+        let mut all = Vec::new();
+        for one in &found[..count.clamp(0, CANDIDATES as i32) as usize] {
+            if one.state == Status::CUBLAS_STATUS_SUCCESS && adds_in_order(&one.algo)? {
+                let (algorithm, workspace) = (one.algo.data, one.workspaceSize as u64);
+                all.push(PinnedAlgorithm { key: *key, algorithm, workspace, version: self.version });
+            }
         }
-        let workspace = found.workspaceSize as u64;
-        Ok(PinnedAlgorithm { key: *key, algorithm: found.algo.data, workspace, version: self.version })
+        if all.is_empty() { Err(no_algorithm()) } else { Ok(all) }
     }
 
     /// A product by an algorithm that was pinned, here or elsewhere.
     ///
-    /// *Errors*: [`LibraryError::Unfit`] if another version chose it, if the library does not take it, or if it reduces
-    /// between blocks.
-    pub fn accept(&self, pinned: &PinnedAlgorithm) -> Result<PlannedProduct<'_>, LibraryError> {
+    /// *Errors*: [`LibraryError::Unfit`] if another version chose it, if the library does not take it, or if blocks take turns at one
+    /// place.
+    pub fn accept(self: &Arc<Self>, pinned: &PinnedAlgorithm) -> Result<PlannedProduct, LibraryError> {
         let unfit = |why| LibraryError::Unfit { shape: pinned.key.shown(), why };
         if pinned.version != self.version {
             let why = format!("cuBLASLt {} chose it, and here is {}", pinned.version, self.version);
@@ -271,14 +373,15 @@ impl CublasLt {
         if needed > pinned.workspace || needed > WORKSPACE {
             return Err(unfit(format!("it needs {needed} bytes of workspace, not {}", pinned.workspace)));
         }
-        if reduces(&algorithm)? {
-            return Err(unfit("it adds up between blocks".to_owned()));
+        if !adds_in_order(&algorithm)? {
+            return Err(unfit("its blocks take turns at one place".to_owned()));
         }
-        Ok(PlannedProduct { library: self, descriptors, algorithm, key: pinned.key, workspace: needed })
+        let (library, key, workspace) = (self.clone(), pinned.key, pinned.workspace);
+        Ok(PlannedProduct { library, descriptors, algorithm, key, workspace })
     }
 }
 
-fn nothing() -> sys::cublasLtMatmulHeuristicResult_t {
+const fn nothing() -> sys::cublasLtMatmulHeuristicResult_t {
     sys::cublasLtMatmulHeuristicResult_t {
         algo: sys::cublasLtMatmulAlgo_t { data: [0; 8] },
         workspaceSize: 0,
@@ -288,8 +391,8 @@ fn nothing() -> sys::cublasLtMatmulHeuristicResult_t {
     }
 }
 
-/// Whether an algorithm cuts K among blocks and adds up after that.
-fn reduces(algorithm: &sys::cublasLtMatmulAlgo_t) -> Result<bool, LibraryError> {
+/// Whether an algorithm leaves K whole, or adds up what blocks have come to in one order.
+fn adds_in_order(algorithm: &sys::cublasLtMatmulAlgo_t) -> Result<bool, LibraryError> {
     use sys::cublasLtMatmulAlgoConfigAttributes_t as Config;
     let read = |attribute| {
         let (mut value, mut written) = (0u32, 0usize);
@@ -305,14 +408,19 @@ fn reduces(algorithm: &sys::cublasLtMatmulAlgo_t) -> Result<bool, LibraryError> 
         };
         done("cublasLtMatmulAlgoConfigGetAttribute", status).map(|()| value)
     };
-    let cuts = read(Config::CUBLASLT_ALGO_CONFIG_SPLITK_NUM)?;
+    let (cuts, scheme) = (
+        read(Config::CUBLASLT_ALGO_CONFIG_SPLITK_NUM)?,
+        read(Config::CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME)?,
+    );
     // A negative number, a great one here, would leave that to the library.
-    Ok(cuts > 1 || read(Config::CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME)? != 0)
+    let cuts_are_told = cuts <= i32::MAX as u32;
+    Ok(cuts_are_told
+        && (if cuts > 1 { scheme != 0 && scheme & !IN_ORDER == 0 } else { scheme & !IN_ORDER == 0 }))
 }
 
 /// A product that can be run.
-pub struct PlannedProduct<'l> {
-    library: &'l CublasLt,
+pub struct PlannedProduct {
+    library: Arc<CublasLt>,
     descriptors: Descriptors,
     algorithm: sys::cublasLtMatmulAlgo_t,
     key: ProductKey,
@@ -328,6 +436,10 @@ pub struct Matrices {
     pub b: u64,
     /// The engine's `C`.
     pub c: u64,
+    /// What is added and lies as `C` does; 0 where nothing is.
+    pub plus: u64,
+    /// The bias; 0 where there is none.
+    pub bias: u64,
 }
 
 /// Memory of a stream that its products may write over.
@@ -339,7 +451,22 @@ pub struct ProductWorkspace {
     pub bytes: u64,
 }
 
-impl PlannedProduct<'_> {
+// SAFETY: descriptors are the library's own plain memory; whoever changes one (a bias is set for each run) has it alone, by `&mut`.
+unsafe impl Send for PlannedProduct {}
+
+impl fmt::Debug for PlannedProduct {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PlannedProduct").field("key", &self.key).finish_non_exhaustive()
+    }
+}
+
+impl PlannedProduct {
+    /// Bytes of workspace that it needs.
+    #[must_use]
+    pub fn workspace(&self) -> u64 {
+        self.workspace
+    }
+
     /// Gives the product to a stream.
     ///
     /// *Errors*: [`LibraryError::Call`]. *Panics* on a workspace that is too small and on operands that are not aligned as the
@@ -349,16 +476,27 @@ impl PlannedProduct<'_> {
     /// The matrices of the key lie at these addresses of the device whose context is current, until the stream is through.
     /// Nothing else uses `c` and the workspace until then. The stream is alive.
     pub unsafe fn run(
-        &self,
+        &mut self,
         operands: Matrices,
         workspace: ProductWorkspace,
         stream: *mut c_void,
     ) -> Result<(), LibraryError> {
-        let Matrices { a, b, c } = operands;
+        let Matrices { a, b, c, plus, bias } = operands;
         let alignment = u64::from(self.key.alignment);
-        assert!([a, b, c].iter().all(|at| at.is_multiple_of(alignment)), "{operands:?} by {alignment}");
+        assert!([a, b, c, plus].iter().all(|at| at.is_multiple_of(alignment)), "{operands:?} by {alignment}");
         assert!(workspace.bytes >= self.workspace, "{workspace:?}, and {} bytes are needed", self.workspace);
-        let (one, before) = (1.0f32, if self.key.adds { 1.0f32 } else { 0.0 });
+        let finish = self.key.finish;
+        assert!(
+            finish.has_plus() == (plus != 0) && finish.has_bias() == (bias != 0),
+            "{operands:?} for {finish:?}"
+        );
+        if finish.has_bias() {
+            let at = sys::cublasLtMatmulDescAttributes_t::CUBLASLT_MATMUL_DESC_BIAS_POINTER;
+            let how = ("cublasLtMatmulDescSetAttribute", sys::cublasLtMatmulDescSetAttribute as Set<_, _>);
+            set(how, self.descriptors.product.what, at, bias)?;
+        }
+        let before = if finish.has_plus() { plus } else { c };
+        let (one, share) = (1.0f32, if self.key.adds || finish.has_plus() { 1.0f32 } else { 0.0 });
         let Descriptors { product, left, right, out } = &self.descriptors;
         // SAFETY: the caller's promise; factors are f32, as the descriptor says, and live for the call.
         let status = unsafe {
@@ -370,8 +508,8 @@ impl PlannedProduct<'_> {
                 left.what,
                 a as *const c_void,
                 right.what,
-                ptr::from_ref(&before).cast(),
-                c as *const c_void,
+                ptr::from_ref(&share).cast(),
+                before as *const c_void,
                 out.what,
                 c as *mut c_void,
                 out.what,
@@ -393,7 +531,7 @@ mod tests {
     fn key(write: Write) -> ProductKey {
         let (a, b) = (Strides::rows(512), Strides::transposed(512));
         let shape = Product { m: 64, n: 128, k: 512, a, b, c_row: 128, write };
-        ProductKey::of(&shape, Numbers::Bf16ToF32, 16).expect("rows are contiguous")
+        ProductKey::of(&shape, Numbers::Bf16ToF32, Finish::None, 16).expect("rows are contiguous")
     }
 
     #[test]
@@ -413,6 +551,8 @@ mod tests {
         assert_ne!(key(Write::Set), key(Write::Add));
         let other = ProductKey { alignment: 8, ..key(Write::Set) };
         assert_ne!(key(Write::Set), other);
+        assert_ne!(key(Write::Set), ProductKey { finish: Finish::Bias, ..key(Write::Set) });
+        assert_eq!(key(Write::Set).operations(), 2 * 64 * 128 * 512);
     }
 
     #[test]
@@ -428,7 +568,7 @@ mod tests {
     fn strides_that_cannot_be_told_are_a_typed_error() {
         let (a, b) = (Strides { row: 40, col: 3 }, Strides::rows(4));
         let shape = Product { m: 2, n: 4, k: 3, a, b, c_row: 4, write: Write::Set };
-        let error = ProductKey::of(&shape, Numbers::F32, 16).expect_err("no contiguous rows");
+        let error = ProductKey::of(&shape, Numbers::F32, Finish::None, 16).expect_err("no contiguous rows");
         assert!(
             matches!(error, LibraryError::Shape { .. }) && error.to_string().contains("col: 3"),
             "{error}"

@@ -90,13 +90,14 @@ impl Sizes {
 ///
 /// `FMA_MATH` keeps f32 off the tensor cores, where the default would cut it to TF32.
 fn types(numbers: Numbers) -> Option<(sys::cudnnDataType_t, sys::cudnnMathType_t)> {
-    use sys::cudnnDataType_t::{CUDNN_DATA_BFLOAT16, CUDNN_DATA_FLOAT};
+    use sys::cudnnDataType_t::{CUDNN_DATA_BFLOAT16, CUDNN_DATA_FLOAT, CUDNN_DATA_HALF};
     use sys::cudnnMathType_t::{CUDNN_FMA_MATH, CUDNN_TENSOR_OP_MATH};
     match numbers {
         Numbers::F32 => Some((CUDNN_DATA_FLOAT, CUDNN_FMA_MATH)),
         Numbers::Tf32 => Some((CUDNN_DATA_FLOAT, CUDNN_TENSOR_OP_MATH)),
         Numbers::Bf16 => Some((CUDNN_DATA_BFLOAT16, CUDNN_TENSOR_OP_MATH)),
-        Numbers::Bf16ToF32 => None,
+        Numbers::F16 => Some((CUDNN_DATA_HALF, CUDNN_TENSOR_OP_MATH)),
+        Numbers::Bf16ToF32 | Numbers::F16ToF32 => None,
     }
 }
 

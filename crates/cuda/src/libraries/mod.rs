@@ -2,8 +2,8 @@
 //! written down.
 //!
 //! A library picks an algorithm by heuristics, which differ between versions and with what it sees of a machine. So the
-//! choice is data here: one rank makes it, the others are told, a manifest keeps it, and the library is asked whether it
-//! agrees before it is used. Where a library is not there, the kernels of this crate are ([`crate::operations`]).
+//! choice is data here: it is made once ([`choosing`]), all ranks are told ([`pins`]), a run keeps it, and the library is asked
+//! whether it agrees before it is used. Where a library is not there, the kernels of this crate are ([`crate::operations`]).
 //!
 //! cudarc's functions panic where a library is missing, so that is asked first. It looks for bare names: whoever wants one
 //! file among several opens that before (`dtrain-locate` does). Results are enums of Rust there: a status that is newer than
@@ -11,9 +11,11 @@
 //!
 //! This module does not know who chooses, nor how a choice travels.
 
+pub mod choosing;
 pub mod cublaslt;
 pub mod cudnn;
 pub mod layouts;
+pub mod pins;
 
 use serde::{Deserialize, Serialize};
 
@@ -78,4 +80,8 @@ pub enum Numbers {
     Bf16,
     /// bf16 in, f32 out.
     Bf16ToF32,
+    /// f16 in, f16 out.
+    F16,
+    /// f16 in, f32 out.
+    F16ToF32,
 }

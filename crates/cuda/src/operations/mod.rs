@@ -41,6 +41,7 @@ pub use norms::{
 };
 pub use pooling::{avg_pool, avg_pool_gradient, max_pool, max_pool_gradient};
 pub use product::{linear, linear_gelu, product};
+pub(crate) use product_half::product_of_linear;
 pub use product_half::{HalfResult, linear_gelu_half, linear_half, product_half, product_half_is_there};
 pub use settle::{FOUND, LOSS, NUMBERS, Rule, Scalar, StepLosses, settle, weigh};
 pub use sums::{
@@ -123,7 +124,7 @@ fn room(what: &str, len: usize, wanted: usize) {
 ///
 /// *Panics* where the length is no such number of rows.
 #[track_caller]
-fn pitch_of(what: &str, len: usize, rows: usize, width: usize) -> usize {
+pub(crate) fn pitch_of(what: &str, len: usize, rows: usize, width: usize) -> usize {
     let pitch = len.checked_div(rows).unwrap_or(width);
     assert!(
         len == rows * pitch && pitch >= width,

@@ -41,11 +41,32 @@ pub enum HalfResult<'a> {
 }
 
 impl HalfResult<'_> {
-    fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         match self {
             Self::Half(c) => c.len(),
             Self::F32(c) => c.len(),
         }
+    }
+
+    /// Where it begins.
+    pub(crate) fn address(&self) -> u64 {
+        match self {
+            Self::Half(c) => c.address(),
+            Self::F32(c) => c.address(),
+        }
+    }
+
+    /// *Panics* if it, or an operand, is not as long as the shape says.
+    pub(crate) fn holds(&self, shape: &Product, [a, b]: [Halves<'_>; 2]) {
+        inside("a", a.len(), shape.m, shape.k, shape.a);
+        inside("b", b.len(), shape.k, shape.n, shape.b);
+        inside("c", self.len(), shape.m, shape.n, Strides::rows(shape.c_row));
+        assert!(shape.m < 2 || shape.c_row >= shape.n, "rows of c overlap: {shape:?}");
+        let adds = shape.write == Write::Add;
+        assert!(
+            !adds || matches!(self, HalfResult::F32(_)),
+            "a sum in halves would lose what is added: {shape:?}"
+        );
     }
 }
 
@@ -119,12 +140,8 @@ fn finished(
     mut c: HalfResult<'_>,
     finish: Finish<'_>,
 ) {
-    inside("a", a.len(), shape.m, shape.k, shape.a);
-    inside("b", b.len(), shape.k, shape.n, shape.b);
-    inside("c", c.len(), shape.m, shape.n, Strides::rows(shape.c_row));
-    assert!(shape.m < 2 || shape.c_row >= shape.n, "rows of c overlap: {shape:?}");
+    c.holds(shape, [a, b]);
     let adds = shape.write == Write::Add;
-    assert!(!adds || matches!(c, HalfResult::F32(_)), "a sum in halves would lose what is added: {shape:?}");
     same("plus", finish.plus.map_or(c.len(), |plus| plus.len()), c.len());
     if shape.m * shape.n == 0 {
         return;
@@ -179,6 +196,20 @@ pub fn product_half(
     finished(queue, half, shape, a, b, c, Finish { bias: None, activation: Activation::None, plus: None });
 }
 
+/// The product of a linear layer, whose results lie `pitch` apart.
+pub(crate) fn product_of_linear(shape: LinearShape, pitch: usize) -> Product {
+    let LinearShape { rows, inputs, outputs } = shape;
+    Product {
+        m: rows,
+        n: outputs,
+        k: inputs,
+        a: Strides::rows(inputs),
+        b: Strides::transposed(inputs),
+        c_row: pitch,
+        write: Write::Set,
+    }
+}
+
 /// `y[rows, out] = act(x[rows, in] w[out, in]^T + bias[out]) + plus[rows, out]`; the bias is f32 and added before the sum is
 /// rounded, and so is `plus`, if there is one. The rows of `y` may lie further apart than they are long.
 pub fn linear_half(
@@ -190,18 +221,10 @@ pub fn linear_half(
     plus: Option<Halves<'_>>,
     y: HalfResult<'_>,
 ) {
-    let (LinearShape { rows, inputs, outputs }, Operands { x, w, bias }) = (shape, operands);
+    let (LinearShape { rows, outputs, .. }, Operands { x, w, bias }) = (shape, operands);
     let pitch = pitch_of("y", y.len(), rows, outputs);
     linear_lengths(shape, [x.len(), w.len(), rows * outputs], bias);
-    let product = Product {
-        m: rows,
-        n: outputs,
-        k: inputs,
-        a: Strides::rows(inputs),
-        b: Strides::transposed(inputs),
-        c_row: pitch,
-        write: Write::Set,
-    };
+    let product = product_of_linear(shape, pitch);
     finished(queue, half, &product, x, w, y, Finish { bias, activation, plus });
 }
 

@@ -7,6 +7,7 @@
 #![allow(dead_code)]
 
 use dtrain_cuda::driver::{Driver, DriverError, Gpu, KernelCache};
+use dtrain_cuda::libraries::cublaslt::CublasLt;
 use dtrain_cuda::nvrtc::Nvrtc;
 use dtrain_cuda::{CudaDevice, Precision};
 use std::path::{Path, PathBuf};
@@ -82,6 +83,19 @@ impl Machine {
         let opened = Gpu::open(&self.driver, ordinal, &self.nvrtc, &self.cache);
         opened.unwrap_or_else(|error| panic!("{error}")).0
     }
+}
+
+/// cuBLASLt on a GPU: the file that `DTRAIN_CUBLASLT` names, or the fake one beside the fake driver; says it where there is none.
+pub fn cublaslt_on(gpu: &Arc<Gpu>) -> Option<Arc<CublasLt>> {
+    let fake = || fake_library().map(|driver| driver.with_file_name("libfake_cublaslt.so"));
+    let named = std::env::var_os("DTRAIN_CUBLASLT").map(PathBuf::from);
+    let Some(path) = named.or_else(|| fake().filter(|_| is_fake())) else {
+        println!("skipped: DTRAIN_CUBLASLT names no cuBLASLt");
+        return None;
+    };
+    gpu.context().enter().unwrap_or_else(|error| panic!("{error}"));
+    let library = CublasLt::open(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+    Some(Arc::new(library))
 }
 
 /// A stream on a GPU.

@@ -1,0 +1,228 @@
+//! Which algorithm of a library is fastest for a product on this GPU: each that the library offers is timed, and dtrain's own kernel
+//! beside them.
+//!
+//! It is asked once for a kind of GPU and a version of the library; what it finds is data ([`super::pins`]). Which algorithm wins may
+//! differ from time to time where two are as fast: so nobody chooses during a run. It does not know who asks.
+
+use super::cublaslt::{CublasLt, Finish, Matrices, PinnedAlgorithm, ProductKey, ProductWorkspace, WORKSPACE};
+use super::layouts::Layout;
+use super::pins::Pin;
+use super::{LibraryError, Numbers};
+use crate::driver::{Buffer, DriverError, Gpu, Stream};
+use crate::memory::{Slice, SliceMut};
+use crate::operations::{self, Half, HalfResult};
+use crate::{CudaDevice, Precision};
+use dtrain_engine::device::{Activation, LinearShape, Operands, Product, Strides, Write};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// How long one candidate is timed at least, in a row and altogether.
+const TIMED: Duration = Duration::from_millis(2);
+/// Rows of launches that are timed, of which the fastest counts: the clock of a GPU rises with work.
+const ROWS: usize = 5;
+/// A library's product has to take at most so much of the time of dtrain's own: it leaves the graph of a pass.
+const WORTH: f64 = 0.95;
+
+/// Numbers that are drawn for an operand, a prime of them.
+const DRAWN: usize = 1_048_573;
+
+/// Memory of one product, filled with numbers of both signs: zeros would take less power, and less time.
+struct Room {
+    device: CudaDevice,
+    halves: [Buffer<u16>; 4],
+    floats: Buffer<f32>,
+    workspace: Buffer<u8>,
+    /// A sum of f32 or of halves.
+    out: Buffer<u16>,
+}
+
+/// Elements from the first of an operand to behind its last.
+fn reach(layout: &Layout) -> usize {
+    ((layout.columns - 1) * layout.pitch + layout.rows) as usize
+}
+
+/// An operand as the engine has it: by rows, as its transpose is by columns.
+fn strides(layout: &Layout) -> Strides {
+    let pitch = layout.pitch as usize;
+    if layout.turned { Strides::transposed(pitch) } else { Strides::rows(pitch) }
+}
+
+/// The engine's product of a key.
+fn shape(key: &ProductKey) -> Product {
+    let layouts = &key.layouts;
+    let k = if layouts.left.turned { layouts.left.rows } else { layouts.left.columns };
+    let (m, n, k) = (layouts.out.columns as usize, layouts.out.rows as usize, k as usize);
+    let write = if key.adds { Write::Add } else { Write::Set };
+    Product {
+        m,
+        n,
+        k,
+        a: strides(&layouts.right),
+        b: strides(&layouts.left),
+        c_row: layouts.out.pitch as usize,
+        write,
+    }
+}
+
+impl Room {
+    fn new(gpu: &Arc<Gpu>, key: &ProductKey) -> Result<Self, DriverError> {
+        let precision = if half(key) == Half::Bf16 { Precision::Bf16 } else { Precision::F16 };
+        let device = CudaDevice::one_by_one(gpu, precision)?;
+        let context = gpu.context();
+        let layouts = &key.layouts;
+        let filled = |len: usize, seed: u32| -> Result<Buffer<u16>, DriverError> {
+            let mut buffer = Buffer::new(context, len)?;
+            // Halves of about 1, of either sign: of bf16 and of f16.
+            let one = if half(key) == Half::Bf16 { 0x3f00u16 } else { 0x3800 };
+            let number = |i: usize| {
+                let mixed = (i as u32 ^ seed).wrapping_mul(0x9e37_79b1);
+                one | (mixed >> 16) as u16 & 0x80ff
+            };
+            let list: Vec<u16> = (0..len.min(DRAWN)).map(number).collect();
+            let count = list.len();
+            device.upload(&list, buffer.write().part(0..count))?;
+            // The rest is that again: a host would take seconds to draw it.
+            let mut there = list.len();
+            while there < len {
+                let more = there.min(len - there);
+                let to = buffer.address() + 2 * there as u64;
+                // SAFETY: both parts are of this memory, which is this device's, and they do not overlap.
+                unsafe { device.stream().copy(buffer.address(), to, 2 * more)? };
+                there += more;
+            }
+            device.finish()?;
+            Ok(buffer)
+        };
+        // To the end of the last row: dtrain's own kernels are told how far apart rows lie by the length.
+        let out = (layouts.out.columns * layouts.out.pitch) as usize;
+        let halves = [
+            filled(reach(&layouts.right), 1)?,
+            filled(reach(&layouts.left), 2)?,
+            filled(layouts.out.rows as usize, 3)?,
+            filled(if key.finish.has_plus() { out } else { 1 }, 4)?,
+        ];
+        let floats = Buffer::new(context, layouts.out.rows as usize)?;
+        let bytes = if into_floats(key) { 2 } else { 1 };
+        let (workspace, out) =
+            (Buffer::new(context, WORKSPACE as usize)?, Buffer::new(context, bytes * out)?);
+        // SAFETY: they are this device's own memory, and nobody else has it.
+        unsafe { device.stream().fill(floats.address(), floats.len(), 0)? };
+        Ok(Self { device, halves, floats, workspace, out })
+    }
+
+    fn stream(&self) -> &Arc<Stream> {
+        self.device.stream()
+    }
+
+    /// What one of many in a row takes, at best.
+    fn time(&self, mut give: impl FnMut() -> Result<(), DriverError>) -> Result<Duration, DriverError> {
+        give()?;
+        self.stream().finish()?;
+        let mut best = Duration::MAX;
+        for _ in 0..ROWS {
+            let (begun, mut count) = (Instant::now(), 0u32);
+            while begun.elapsed() < TIMED / ROWS as u32 || count < 3 {
+                give()?;
+                count += 1;
+                // What was given is not what is done: a GPU is behind its host.
+                if count.is_multiple_of(16) {
+                    self.stream().finish()?;
+                }
+            }
+            self.stream().finish()?;
+            best = best.min(begun.elapsed() / count);
+        }
+        Ok(best)
+    }
+
+    fn of_library(&self, library: &Arc<CublasLt>, pin: &PinnedAlgorithm) -> Result<Duration, DriverError> {
+        let mut planned = library.accept(pin)?;
+        let finish = pin.key.finish;
+        let [a, b, bias, plus] = [0, 1, 2, 3].map(|i| self.halves[i].address());
+        let (plus, bias) =
+            (if finish.has_plus() { plus } else { 0 }, if finish.has_bias() { bias } else { 0 });
+        let operands = Matrices { a, b, c: self.out.address(), plus, bias };
+        let workspace = ProductWorkspace { address: self.workspace.address(), bytes: WORKSPACE };
+        self.time(|| {
+            self.stream().give_foreign("cuBLASLt", |stream| {
+                // SAFETY: the matrices lie there, as long as their layouts reach; nothing else is on the stream.
+                unsafe { planned.run(operands, workspace, stream) }.map_err(DriverError::from)
+            })
+        })
+    }
+
+    /// With this crate's own kernels.
+    fn own(&self, key: &ProductKey) -> Result<Duration, DriverError> {
+        let shape = shape(key);
+        let [a, b, _, plus] = [0, 1, 2, 3].map(|i| self.halves[i].read());
+        let len = (key.layouts.out.columns * key.layouts.out.pitch) as usize;
+        let result = || {
+            // SAFETY: the memory is there, and what is on the stream writes it one behind the other.
+            unsafe {
+                if into_floats(key) {
+                    HalfResult::F32(SliceMut::new(self.out.address(), len))
+                } else {
+                    HalfResult::Half(SliceMut::new(self.out.address(), len))
+                }
+            }
+        };
+        if key.finish == Finish::None {
+            return self.time(|| {
+                operations::product_half(self.stream(), half(key), &shape, a, b, result());
+                self.device.check()
+            });
+        }
+        let linear = LinearShape { rows: shape.m, inputs: shape.k, outputs: shape.n };
+        let activation = if key.finish == Finish::BiasRelu { Activation::Relu } else { Activation::None };
+        let bias: Option<Slice<'_, f32>> = key.finish.has_bias().then(|| self.floats.read());
+        let plus = key.finish.has_plus().then_some(plus);
+        self.time(|| {
+            let operands = Operands { x: a, w: b, bias };
+            operations::linear_half(self.stream(), half(key), linear, operands, activation, plus, result());
+            self.device.check()
+        })
+    }
+}
+
+fn half(key: &ProductKey) -> Half {
+    match key.numbers {
+        Numbers::F16 | Numbers::F16ToF32 => Half::F16,
+        Numbers::Bf16 | Numbers::Bf16ToF32 | Numbers::F32 | Numbers::Tf32 => Half::Bf16,
+    }
+}
+
+fn into_floats(key: &ProductKey) -> bool {
+    matches!(key.numbers, Numbers::F32 | Numbers::Tf32 | Numbers::Bf16ToF32 | Numbers::F16ToF32)
+}
+
+/// The fastest algorithm for a product of halves, if it is faster than dtrain's own kernel. *Blocks* for some tens of milliseconds.
+///
+/// *Errors*: of the driver. What the library cannot do is done by dtrain's own kernel.
+pub fn choose(gpu: &Arc<Gpu>, library: &Arc<CublasLt>, key: &ProductKey) -> Result<Pin, DriverError> {
+    let room = Room::new(gpu, key)?;
+    let own = room.own(key)?;
+    let candidates = match library.candidates(key) {
+        Ok(candidates) => candidates,
+        Err(LibraryError::NoAlgorithm { .. }) => Vec::new(),
+        Err(error) => return Err(error.into()),
+    };
+    let mut best: Option<(Duration, PinnedAlgorithm)> = None;
+    for candidate in candidates {
+        let took = match room.of_library(library, &candidate) {
+            Ok(took) => took,
+            // One that is offered and then refused is none.
+            Err(DriverError::Library(words)) => {
+                tracing::debug!(words, "an algorithm of cuBLASLt is passed over");
+                continue;
+            }
+            Err(error) => return Err(error),
+        };
+        if best.as_ref().is_none_or(|(least, _)| took < *least) {
+            best = Some((took, candidate));
+        }
+    }
+    let micros = |time: Duration| time.as_micros() as u64;
+    let found = best.map_or(own, |(took, _)| took);
+    let worth = best.filter(|(took, _)| took.as_secs_f64() <= WORTH * own.as_secs_f64());
+    Ok(Pin { key: *key, algorithm: worth.map(|(_, pin)| pin), took: [micros(found), micros(own)] })
+}
