@@ -1,0 +1,8 @@
+//! The library as any program sees it: opened by its path, called through cudarc's bindings, which find it by its name.
+
+mod caller;
+mod knobs;
+mod operands;
+mod products;
+mod refusals;
+mod streams;
