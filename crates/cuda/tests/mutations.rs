@@ -92,6 +92,18 @@ static CHANGES: &[Change] = &[
     (&CROSS_ENTROPY, "own.value == top ? total", "own.value < top ? total", losses::cross_entropy),
     (&CROSS_ENTROPY, "is_finite(top) ?", "!is_finite(top) ?", losses::cross_entropy),
     (&CROSS_ENTROPY, "exponential(v - own.value)", "exponential(own.value - v)", losses::cross_entropy),
+    (
+        &CROSS_ENTROPY,
+        "x <= 88.7f ? low : x + infinity()",
+        "x > 88.7f ? infinity() : low",
+        losses::broken_rows,
+    ),
+    (
+        &ATTENTION_32,
+        "x <= 88.7f ? low : x + infinity()",
+        "x > 88.7f ? infinity() : low",
+        attention::broken_key,
+    ),
     (&ARG_MAX, "value && place == width", "value && place > width", losses::arg_max),
     (&MAX_POOL, "plane[at] > best", "plane[at] < best", pooling::max_pool),
     (&MAX_POOL_GRADIENT, "sum + dy[out]", "sum - dy[out]", pooling::max_pool),

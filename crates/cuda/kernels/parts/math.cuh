@@ -17,7 +17,8 @@ __device__ inline float exponential(float x) {
     float y = fmaf(p * r, r, r) + 1.0f;
     float scaled = __uint_as_float(__float_as_uint(y) + (__float_as_uint(t) << 23));
     float low = x < -87.3f ? 0.0f : scaled;
-    return x > 88.7f ? infinity() : low;
+    // Bits that are added to those of a NaN may make a number of it, so it does not go that way.
+    return x <= 88.7f ? low : x + infinity();
 }
 
 // ln x of a positive finite number in f64, within 1e-14 relative or so.

@@ -1,7 +1,7 @@
 //! Checks of losses.
 
 use super::memory::Number;
-use super::{Buffer, Extent, StandIn, cpu, ids, numbers};
+use super::{Buffer, Extent, NANS, StandIn, cpu, ids, numbers};
 use dtrain_cuda::operations::{self, LossRows, LossTotals};
 use dtrain_cuda::{Values, ValuesMut};
 use dtrain_engine::device::{CrossEntropy, Device, LossSums, Outputs, Rows};
@@ -88,7 +88,7 @@ pub fn broken_rows(q: &StandIn, _: Extent) {
         ignore_index: None,
         scale: 1.0,
     };
-    for (bad, target) in [(f32::NAN, 2), (f32::INFINITY, 2), (0.0, 10)] {
+    for (bad, target) in NANS.map(|bad| (bad, 2)).into_iter().chain([(f32::INFINITY, 2), (0.0, 10)]) {
         let mut x = numbers(1, 20);
         x[13] = bad;
         let targets = Buffer::of(q, "targets", &[1, target]);
@@ -96,7 +96,7 @@ pub fn broken_rows(q: &StandIn, _: Extent) {
         let logits = Outputs::<Values<'_>, _>::Replaced(d.write());
         operations::cross_entropy(q, shape, &plain, logits, targets.read(), room.rows(), room.totals());
         if room.sums.now()[0].is_finite() || d.now()[10..].iter().all(|d| d.is_finite()) {
-            q.wrong(format!("a loss with {bad} and target {target} is {:?}", room.sums.now()));
+            q.wrong(format!("a loss with {:#x} and target {target} is {:?}", bad.bits(), room.sums.now()));
         }
         if d.now()[..10].iter().any(|d| !d.is_finite()) {
             q.wrong("the other row is broken as well".into());
