@@ -7,9 +7,11 @@
 // a word in `counts` (1 counted, 2 right as well). A row whose target is no class has NaN as loss and gradient: the host
 // checks targets, a kernel cannot refuse.
 //
-// Order: thread i adds elements i, i + 256, ... in order, then the threads as `sums` says; `loss_sums` adds the rows.
-// Exponentials are taken around the greatest element that a thread has met, and brought to that of the row in the end:
-// one read for the loss, one more for its gradient. Launch: a block of 256 threads a row.
+// Order: cross_entropy: thread i adds elements 8 i to 8 i + 7, then those 4 096 further on, ... in order; squared_error:
+// thread i adds elements i, i + 256, ... in order; then the threads as `sums` says; `loss_sums` adds the rows. Exponentials
+// are taken around the greatest element that a thread has met, with the eight at hand, and brought to that of the row in the
+// end: one read for the loss, one more for its gradient.
+// Launch: a block a row, of 512 threads for cross_entropy, else of 256.
 // Source of the sum: Milakov and Gimelshein, "Online normalizer calculation for softmax", 2018.
 // Does not know batches or means: it gives sums and the gradient of the sum.
 
@@ -29,27 +31,66 @@ struct Greatest {
 };
 
 // That of the row from those of the threads.
+template <u32 WARPS>
 __device__ inline Greatest greatest(const Greatest& own, u32 width, float* room, u32* places) {
-    float top = across_block(own.value, room, Greater());
-    u32 place = across_block(own.value == top ? own.place : width, places, Smaller());
+    float top = across_block<WARPS>(own.value, room, Greater());
+    u32 place = across_block<WARPS>(own.value == top ? own.place : width, places, Smaller());
     return {top, place < width ? place : 0};
 }
 
+// What a thread of cross_entropy has of its elements.
+struct Exponentials {
+    Greatest greatest;
+    // What exponentials are taken around: the greatest element, or zero where it is minus infinity, so that its own is zero.
+    float center;
+    float total;
+    // Where the target is smoothed: the sum of weights, and that of weighted elements.
+    float weights, elements;
+
+    // Eight elements from place `first`. Those that are not there are minus infinity.
+    __device__ void add(const Eight& x, u32 first, u32 width) {
+        float top = x.v[0];
+        for (u32 i = 1; i < 8; i++) top = fmaxf(top, x.v[i]);
+        // Ever more seldom. A NaN beats nothing, and is in the sum.
+        if (greatest.is_beaten_by(top, width)) {
+            u32 place = 0;
+            for (u32 i = 8; i-- > 0;) place = x.v[i] == top ? i : place;
+            total = greatest.value == top ? total : total * exponential_to_zero(greatest.value - top);
+            greatest = {top, first + place};
+            center = top == -infinity() ? 0.0f : top;
+        }
+        for (u32 i = 0; i < 8; i++) total += exponential_to_zero(x.v[i] - center);
+    }
+
+    __device__ void weigh(const Eight& x, const float* class_weights, u32 first, u32 width) {
+        for (u32 i = 0; i < 8 && first + i < width; i++) {
+            float w = class_weights ? class_weights[first + i] : 1.0f;
+            weights += w;
+            elements += w * x.v[i];
+        }
+    }
+};
+
 // As PyTorch has it with reduction="sum". With smoothing s, class weights w (null: ones) and lse the logarithm of the sum
 // of exponentials, a row costs (1 - s) w[t] (lse - x[t]) + s / C sum_c w[c] (lse - x[c]).
-extern "C" __global__ void __launch_bounds__(256) NAME(cross_entropy_, )(
+extern "C" __global__ void __launch_bounds__(512) NAME(cross_entropy_, )(
     const Stored* logits, const u32* targets, const float* class_weights, Stored* d, double* values, u32* counts, u32 width,
     u32 pitch, float smoothing, u32 ignores, u32 ignored, float scale, const float* found) {
+    const u32 WARPS = 16, ROUND = WARPS * 32 * 8;
     scale = number(scale, found);
-    __shared__ float room[8];
-    __shared__ u32 places[8];
+    __shared__ float room[WARPS];
+    __shared__ u32 places[WARPS];
     u64 row = blockIdx.x;
     u32 target = targets[row];
     const Stored* x = logits + row * pitch;
     if (d) d += row * pitch;
+    bool wide = lies_wide(x);
+    u32 start = threadIdx.x * 8;
     if ((ignores && target == ignored) || target >= width) {
         bool wrong = !(ignores && target == ignored);
-        for (u32 i = threadIdx.x; d && i < width; i += 256) d[i] = wrong ? not_a_number() : 0.0f;
+        Eight all;
+        for (u32 i = 0; i < 8; i++) all.v[i] = wrong ? not_a_number() : 0.0f;
+        for (u32 first = start; d && first < width; first += ROUND) all.write(d + first, width - first, wide);
         if (threadIdx.x == 0) {
             values[2 * row] = wrong ? (double)not_a_number() : 0.0;
             values[2 * row + 1] = 0.0;
@@ -59,51 +100,56 @@ extern "C" __global__ void __launch_bounds__(256) NAME(cross_entropy_, )(
     }
     float weight = class_weights ? class_weights[target] : 1.0f, goal = x[target];
     float main = 1.0f - smoothing, spread = smoothing / (float)width;
-    Greatest own = Greatest::none(width);
-    float total = 0.0f, weights = 0.0f, logits_of_all = 0.0f;
-    for (u32 i = threadIdx.x; i < width; i += 256) {
-        float v = x[i];
-        if (own.is_beaten_by(v, width)) {
-            // Before the first element there is nothing to bring to another top; what is not a number stays.
-            total = (own.place == width ? total : total * exponential(own.value - v)) + 1.0f;
-            own = {v, i};
-        } else {
-            total += v == own.value ? 1.0f : exponential(v - own.value);
-        }
-        if (spread > 0.0f) {
-            float w = class_weights ? class_weights[i] : 1.0f;
-            weights += w;
-            logits_of_all += w * v;
-        }
+    Exponentials own = {Greatest::none(width), 0.0f, 0.0f, 0.0f, 0.0f};
+    for (u32 first = start; first < width; first += ROUND) {
+        Eight some;
+        some.read(x + first, width - first, wide, -infinity());
+        own.add(some, first, width);
+        if (spread > 0.0f) own.weigh(some, class_weights, first, width);
     }
-    Greatest best = greatest(own, width, room, places);
+    Greatest best = greatest<WARPS>(own.greatest, width, room, places);
     float top = best.value;
     // Of a thread without an element the total is zero, of a row without a finite top not a number.
-    total = own.value == top ? total : total * exponential(own.value - top);
-    total = is_finite(top) ? across_block(total, room, Plus()) : not_a_number();
+    float total = own.greatest.value == top ? own.total : own.total * exponential_to_zero(own.greatest.value - top);
+    total = is_finite(top) ? across_block<WARPS>(total, room, Plus()) : not_a_number();
     // A NaN or an infinite logit must show in the loss; `logarithm` asks for a finite number.
     double lse = is_finite(total) ? logarithm((double)total) + (double)top : (double)not_a_number();
     double loss = (double)(main * weight) * (lse - (double)goal);
     // What the gradient of lse is multiplied by: the sum of all that multiplies lse in the loss.
     float mass = main * weight;
     if (spread > 0.0f) {
-        weights = across_block(weights, room, Plus());
-        logits_of_all = across_block(logits_of_all, room, Plus());
-        loss += (double)spread * ((double)weights * lse - (double)logits_of_all);
+        float weights = across_block<WARPS>(own.weights, room, Plus());
+        float elements = across_block<WARPS>(own.elements, room, Plus());
+        loss += (double)spread * ((double)weights * lse - (double)elements);
         mass += spread * weights;
-    }
-    if (d) {
-        float share = mass / total;
-        for (u32 i = threadIdx.x; i < width; i += 256) {
-            float w = class_weights ? class_weights[i] : 1.0f;
-            float v = exponential(x[i] - top) * share - spread * w;
-            d[i] = (i == target ? v - main * weight : v) * scale;
-        }
     }
     if (threadIdx.x == 0) {
         values[2 * row] = loss;
         values[2 * row + 1] = (double)weight;
         counts[row] = best.place == target ? 3 : 1;
+    }
+    if (!d) return;
+    // The scale is a power of two: the bits are those of scaling the result.
+    float share = mass / total * scale, hit = main * weight * scale;
+    spread *= scale;
+    for (u32 first = start; first < width; first += ROUND) {
+        Eight some;
+        some.read(x + first, width - first, wide, 0.0f);
+        // Of a NaN any number may come, but then the share is none.
+        for (u32 i = 0; i < 8; i++) {
+            float away = some.v[i] - top, power = exponential_in_range(away);
+            some.v[i] = (away < -87.3f ? 0.0f : power) * share;
+        }
+        if (spread != 0.0f) {
+            for (u32 i = 0; i < 8; i++) {
+                float w = class_weights && first + i < width ? class_weights[first + i] : 1.0f;
+                some.v[i] = some.v[i] - spread * w;
+            }
+        }
+        if (target - first < 8) {
+            for (u32 i = 0; i < 8; i++) some.v[i] = first + i == target ? some.v[i] - hit : some.v[i];
+        }
+        some.write(d + first, width - first, wide);
     }
 }
 
@@ -138,6 +184,6 @@ extern "C" __global__ void __launch_bounds__(256) NAME(arg_max_, )(const Stored*
         float v = x[row * pitch + i];
         if (own.is_beaten_by(v, width)) own = {v, i};
     }
-    Greatest found = greatest(own, width, room, places);
+    Greatest found = greatest<8>(own, width, room, places);
     if (threadIdx.x == 0) best[row] = found.place;
 }

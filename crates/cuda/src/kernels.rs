@@ -283,18 +283,18 @@ kernels! {
         BATCH_NORM_STATISTICS "batch_norm_statistics" 256 "dFFuuur"
         BATCH_NORM_GRADIENT_SUMS "batch_norm_gradient_sums" 256 "dFFuu"
     }
-    LOSSES_CU "losses.cu" ["math.cuh", "sums.cuh", "f32.cuh"] {
-        CROSS_ENTROPY "cross_entropy_f32" 256 "fifFDIuuruurf"
+    LOSSES_CU "losses.cu" ["math.cuh", "sums.cuh", "f32.cuh", "wide.cuh"] {
+        CROSS_ENTROPY "cross_entropy_f32" 512 "fifFDIuuruurf"
         SQUARED_ERROR "squared_error_f32" 256 "ffFDIuurf"
         ARG_MAX "arg_max_f32" 256 "fIuu"
     }
-    LOSSES_BF16_CU "losses.cu" ["math.cuh", "sums.cuh", "bf16.cuh"] {
-        CROSS_ENTROPY_BF16 "cross_entropy_bf16" 256 "hifHDIuuruurf"
+    LOSSES_BF16_CU "losses.cu" ["math.cuh", "sums.cuh", "bf16.cuh", "wide.cuh"] {
+        CROSS_ENTROPY_BF16 "cross_entropy_bf16" 512 "hifHDIuuruurf"
         SQUARED_ERROR_BF16 "squared_error_bf16" 256 "hfHDIuurf"
         ARG_MAX_BF16 "arg_max_bf16" 256 "hIuu"
     }
-    LOSSES_F16_CU "losses.cu" ["math.cuh", "sums.cuh", "f16.cuh"] {
-        CROSS_ENTROPY_F16 "cross_entropy_f16" 256 "hifHDIuuruurf"
+    LOSSES_F16_CU "losses.cu" ["math.cuh", "sums.cuh", "f16.cuh", "wide.cuh"] {
+        CROSS_ENTROPY_F16 "cross_entropy_f16" 512 "hifHDIuuruurf"
         SQUARED_ERROR_F16 "squared_error_f16" 256 "hfHDIuurf"
         ARG_MAX_F16 "arg_max_f16" 256 "hIuu"
     }

@@ -52,6 +52,7 @@ const CONVOLUTIONS: &[Check] = &[
     conv::conv3d_weight_gradient,
 ];
 const ATTENTION: &[Check] = &[
+    attention::broken_key,
     attention::forward_32,
     attention::gradient_32,
     attention::forward_64,

@@ -165,13 +165,17 @@ fn losses_have_the_bits_that_they_had_with_the_gradient_in_memory_of_its_own() {
 #[test]
 fn a_loss_of_broken_outputs_is_not_a_number() {
     let options = CrossEntropy { label_smoothing: 0.0, class_weights: &[], ignore_index: None, scale: 1.0 };
-    for bad in [f32::NAN, f32::INFINITY] {
+    let bad = [f32::NAN, f32::INFINITY].into_iter();
+    // A GPU's NaN, that with a sign, and one that signals.
+    let bad = bad.chain([0x7fff_ffff, 0xffff_ffff, 0x7f80_0001].map(f32::from_bits));
+    for (bad, cpu) in bad.flat_map(|bad| devices().into_iter().map(move |cpu| (bad, cpu))) {
         let mut x = numbers(1, 20);
         x[13] = bad;
         let shape = Rows { rows: 2, width: 10 };
-        let kept = cpu().cross_entropy(shape, &options, Outputs::Kept(&x), &[1, 2]);
-        let replaced = cpu().cross_entropy(shape, &options, Outputs::Replaced(&mut x), &[1, 2]);
+        let kept = cpu.cross_entropy(shape, &options, Outputs::Kept(&x), &[1, 2]);
+        let replaced = cpu.cross_entropy(shape, &options, Outputs::Replaced(&mut x), &[1, 2]);
         assert!(!kept.loss.is_finite() && !replaced.loss.is_finite(), "{kept:?}, {replaced:?}");
+        assert!(x[10..].iter().all(|d| d.is_nan()), "a gradient with {:#010x} is {x:?}", bad.to_bits());
     }
 }
 

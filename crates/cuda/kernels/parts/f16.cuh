@@ -39,5 +39,12 @@ struct F16 {
     u16 bits;
     __device__ operator float() const { return from_half(bits); }
     __device__ void operator=(float x) { bits = (u16)as_halves(x, 0.0f); }
+
+    // Two that share a word, the first in its low half.
+    __device__ static void both(u32 word, float& first, float& second) {
+        first = from_half((u16)word);
+        second = from_half((u16)(word >> 16));
+    }
+    __device__ static u32 both(float first, float second) { return as_halves(first, second); }
 };
 typedef F16 Stored;

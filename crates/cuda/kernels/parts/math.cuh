@@ -1,8 +1,8 @@
 // Exponential, logarithm, hyperbolic tangent and normal distribution, term by term as the CPU device has them (crates/engine/src/cpu/math.rs),
 // from operations that IEEE 754 rounds exactly. So they give the same bits on every GPU and on the CPU.
 
-// e^x, within 1 ulp or so; 0 below -87.3 and infinity above 88.7; NaN stays NaN. Source: Cephes, expf.
-__device__ inline float exponential(float x) {
+// e^x from -87.3 to 88.7, within 1 ulp or so. What comes of other numbers, or of NaN, is any number. Source: Cephes, expf.
+__device__ inline float exponential_in_range(float x) {
     const float ROUND = 12582912.0f;  // adding 1.5 * 2^23 rounds to an integer, which then stands in the low bits
     float t = fmaf(x, 1.44269504088896340736f, ROUND);
     float n = t - ROUND;
@@ -15,9 +15,21 @@ __device__ inline float exponential(float x) {
     p = fmaf(p, r, 1.6666665e-1f);
     p = fmaf(p, r, 0.5f);
     float y = fmaf(p * r, r, r) + 1.0f;
-    float scaled = __uint_as_float(__float_as_uint(y) + (__float_as_uint(t) << 23));
+    return __uint_as_float(__float_as_uint(y) + (__float_as_uint(t) << 23));
+}
+
+// e^x; 0 below -87.3 and infinity above 88.7; NaN stays NaN, whose bits must not go the way of a number's.
+__device__ inline float exponential(float x) {
+    float scaled = exponential_in_range(x);
     float low = x < -87.3f ? 0.0f : scaled;
-    return x > 88.7f ? infinity() : low;
+    return x <= 88.7f ? low : x + infinity();
+}
+
+// The same of what is not above zero, or is NaN.
+__device__ inline float exponential_to_zero(float x) {
+    float scaled = exponential_in_range(x);
+    float low = x < -87.3f ? 0.0f : scaled;
+    return x <= 0.0f ? low : x;
 }
 
 // ln x of a positive finite number in f64, within 1e-14 relative or so.
@@ -43,7 +55,7 @@ __device__ inline float half_of_tanh(float x, float& rest, float& twice_slope) {
     const float TWICE = 1.5957692f;
     float square = x * x;
     float twice_u = TWICE * x * fmaf(square, CUBIC, 1.0f);
-    float e = exponential(twice_u > 0.0f ? -twice_u : twice_u);
+    float e = exponential_to_zero(-fabsf(twice_u));
     float greater = 1.0f / (1.0f + e);
     float less = e * greater;
     twice_slope = TWICE * fmaf(square, 3.0f * CUBIC, 1.0f);
@@ -59,7 +71,7 @@ __device__ inline float normal(float x, float& density) {
     float h = -0.5f * x;
     float square = h * x;
     float lost = fmaf(h, x, -square);
-    float e = exponential(square);
+    float e = exponential_to_zero(square);
     e = e > 0.0f ? fmaf(lost, e, e) : e;
     float t = 1.0f / fmaf(z, 0.3275911f, 1.0f);
     float p = -0.14434367f;

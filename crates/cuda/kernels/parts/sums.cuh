@@ -1,7 +1,7 @@
-// Sums, maxima and minima over the lanes of a warp and the eight warps of a block of 256 threads.
+// Sums, maxima and minima over the lanes of a warp and the warps of a block: eight, or as many as a call says.
 //
 // Order: lanes in pairs 16, 8, 4, 2, 1 apart, then the warps from the first to the last. Every thread gets the result.
-// A block's room has to be 8 elements of shared memory; it may be used again at once.
+// A block's room has to be an element of shared memory for each warp; it may be used again at once.
 
 const u32 WHOLE_WARP = 0xffffffffu;
 
@@ -25,13 +25,13 @@ __device__ inline T across_warp(T v, F join) {
     return v;
 }
 
-template <class T, class F>
+template <u32 WARPS = 8, class T, class F>
 __device__ inline T across_block(T v, T* room, F join) {
     v = across_warp(v, join);
     if (threadIdx.x % 32 == 0) room[threadIdx.x / 32] = v;
     __syncthreads();
     T all = room[0];
-    for (u32 warp = 1; warp < 8; warp++) all = join(all, room[warp]);
+    for (u32 warp = 1; warp < WARPS; warp++) all = join(all, room[warp]);
     __syncthreads();
     return all;
 }

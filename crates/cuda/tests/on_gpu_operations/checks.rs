@@ -102,5 +102,6 @@ fn attention_holds() {
         gradient_128,
         forward_256,
         gradient_256,
+        broken_key,
     ]);
 }

@@ -1,6 +1,6 @@
 //! Checks of attention.
 
-use super::{Buffer, Extent, StandIn, cpu, numbers};
+use super::{Buffer, Extent, NANS, StandIn, cpu, numbers};
 use dtrain_cuda::operations;
 use dtrain_engine::device::{Attended, AttentionShape, Device, Mask};
 
@@ -66,6 +66,27 @@ fn gradient(q: &StandIn, extent: Extent, width: usize) {
             scratch.write(),
         );
         d.is_near(&format!("dqkv of {shape:?}"), &wanted);
+    }
+}
+
+/// A broken key has to be seen by all who look at it.
+pub fn broken_key(q: &StandIn, _: Extent) {
+    const BROKEN: usize = 5;
+    let shape = AttentionShape { batch: 1, time: 21, heads: 1, head: 20, mask: Mask::Causal };
+    for bad in NANS {
+        let (mut qkv, _, out) = operands(&shape);
+        qkv[(3 * BROKEN + 1) * shape.head] = bad;
+        let (qkv_, y) = (Buffer::of(q, "qkv", &qkv), Buffer::empty(q, "y", out));
+        let saved = Buffer::empty(q, "saved", operations::attention_saved(&shape));
+        operations::attention(q, &shape, qkv_.read(), y.write(), saved.write());
+        let (y, saved) = (y.now(), saved.now());
+        for (i, (row, saved)) in y.chunks(shape.head).zip(saved).enumerate() {
+            let is_broken = !saved.is_finite() && row.iter().all(|v| v.is_nan());
+            let is_whole = saved.is_finite() && row.iter().all(|v| v.is_finite());
+            if if i < BROKEN { !is_whole } else { !is_broken } {
+                q.wrong(format!("with a key of {:#x} row {i} is {row:?}, saved {saved}", bad.to_bits()));
+            }
+        }
     }
 }
 

@@ -21,6 +21,10 @@ pub trait Number: Element + PartialEq + std::fmt::Debug {
     /// What stands before and after: NaN again, but another at each place, so that a copy of one guard over another shows.
     fn guard(place: u32) -> Self;
     fn bits(self) -> u64;
+    /// Whether it is not a number. What is not of floating point is one.
+    fn is_none(self) -> bool {
+        false
+    }
 }
 
 impl Number for f32 {
@@ -31,6 +35,9 @@ impl Number for f32 {
     fn bits(self) -> u64 {
         self.to_bits().into()
     }
+    fn is_none(self) -> bool {
+        self.is_nan()
+    }
 }
 
 impl Number for f64 {
@@ -40,6 +47,9 @@ impl Number for f64 {
     }
     fn bits(self) -> u64 {
         self.to_bits()
+    }
+    fn is_none(self) -> bool {
+        self.is_nan()
     }
 }
 
@@ -209,10 +219,21 @@ impl<'q, T: Number> Buffer<'q, T> {
 
     /// Tells the stand-in unless it holds these very bits.
     pub fn has_bits(&self, what: &str, wanted: &[T]) {
+        self.is(what, wanted, |now, wanted| now.bits() == wanted.bits());
+    }
+
+    /// Tells the stand-in unless it holds the bits of these numbers. Which NaN comes out of arithmetic is the hardware's.
+    pub fn has_numbers(&self, what: &str, wanted: &[T]) {
+        self.is(what, wanted, |now, wanted| now.bits() == wanted.bits() || now.is_none() && wanted.is_none());
+    }
+
+    fn is(&self, what: &str, wanted: &[T], same: impl Fn(T, T) -> bool) {
         let now = self.now();
         assert_eq!(now.len(), wanted.len(), "{what}: lengths");
-        if let Some(i) = now.iter().zip(wanted).position(|(now, wanted)| now.bits() != wanted.bits()) {
-            self.queue.wrong(format!("{what}: {} [{i}] is {:?}, not {:?}", self.name, now[i], wanted[i]));
+        if let Some(i) = (0..now.len()).find(|&i| !same(now[i], wanted[i])) {
+            let (now, wanted) = (now[i], wanted[i]);
+            let bits = |v: T| format!("{v:?} ({:#x})", v.bits());
+            self.queue.wrong(format!("{what}: {} [{i}] is {}, not {}", self.name, bits(now), bits(wanted)));
         }
     }
 }

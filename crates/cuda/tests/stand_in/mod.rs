@@ -52,6 +52,11 @@ impl Extent {
     }
 }
 
+/// NaNs: the CPU's own, a GPU's own, that with a sign, and one that signals. Bits that are added to those of the first vanish more
+/// easily than they do in the others.
+pub const NANS: [f32; 4] =
+    [f32::NAN, f32::from_bits(0x7fff_ffff), f32::from_bits(0xffff_ffff), f32::from_bits(0x7f80_0001)];
+
 /// A check of an operation: it runs it on the stand-in, which keeps what was wrong.
 pub type Check = fn(&StandIn, Extent);
 

@@ -281,7 +281,7 @@ pub fn batch_norm<K: Kind>(q: &StandIn, extent: Extent) {
 }
 
 pub fn losses<K: Kind>(q: &StandIn, extent: Extent) {
-    for &(rows, width) in extent.of(1, &[(1, 2), (5, 257), (2, 1000), (9, 40)]) {
+    for &(rows, width) in extent.of(1, &[(1, 2), (5, 257), (2, 1000), (2, 8200), (9, 40)]) {
         let (shape, targets) = (Rows { rows, width }, ids(2, rows, width as u32));
         let targets_ = Buffer::of(q, "targets", &targets);
         // What the sums come to, in halves of f64 that f32 holds.
@@ -330,7 +330,7 @@ pub fn losses<K: Kind>(q: &StandIn, extent: Extent) {
 
 /// Rows that lie further apart than they are long have the bits of those that do not, and what is between them is not touched.
 pub fn rows_apart<K: Kind>(q: &StandIn, extent: Extent) {
-    for &(rows, width, pitch) in extent.of(1, &[(1, 3, 8), (300, 9, 16), (5, 257, 320)]) {
+    for &(rows, width, pitch) in extent.of(1, &[(1, 3, 8), (300, 9, 16), (2, 4111, 4160), (5, 257, 320)]) {
         let shape = Rows { rows, width };
         let close = halves::<K>(1, rows * width, 4.0);
         let mut apart = vec![nearest(K::HALF, f64::NAN); rows * pitch];

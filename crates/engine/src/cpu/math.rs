@@ -14,13 +14,14 @@ pub(super) const LANES: usize = 16;
 #[inline(always)]
 pub(super) fn exp(x: f32) -> f32 {
     let low = if x < LEAST { 0.0 } else { exp_in_range(x) };
-    if x > 88.7 { f32::INFINITY } else { low }
+    // Bits that are added to those of a NaN may make a number of it, so it does not go that way.
+    if x <= 88.7 { low } else { x + f32::INFINITY }
 }
 
 /// Below it `e^x` is 0.
 const LEAST: f32 = -87.3;
 
-/// [`exp`] from [`LEAST`] to 88.7.
+/// [`exp`] from [`LEAST`] to 88.7. What comes of a NaN may be a number.
 #[inline(always)]
 fn exp_in_range(x: f32) -> f32 {
     // Adding 1.5 * 2^23 rounds to an integer, which then stands in the low bits.
@@ -71,6 +72,7 @@ pub(super) fn normal(x: f32) -> (f32, f32) {
     let square = h * x;
     let lost = h.mul_add(x, -square);
     let e = exp_in_range(square);
+    // Where `x` is NaN, so is `lost`.
     let e = if square < LEAST { 0.0 } else { lost.mul_add(e, e) };
     let t = 1.0 / z.mul_add(0.327_591_1, 1.0);
     // P / 2: halves are exact, so these are its bits with another exponent.
@@ -200,7 +202,18 @@ mod tests {
         assert_eq!(exp(-1000.0), 0.0);
         assert_eq!(exp(f32::NEG_INFINITY), 0.0);
         assert_eq!(exp(1000.0), f32::INFINITY);
-        assert!(exp(f32::NAN).is_nan());
+    }
+
+    #[test]
+    fn whatever_nan_goes_in_nan_comes_out() {
+        for bits in [0x7fc0_0000, 0x7fff_ffff, 0xffff_ffff, 0x7f80_0001, 0x7fc0_0001, 0xffc0_0000] {
+            let x = f32::from_bits(bits);
+            let (distribution, density) = normal(x);
+            let results = [exp(x), sigmoid(x), tanh(x), distribution, density];
+            for (i, y) in results.into_iter().chain(half_of_tanh(x)).enumerate() {
+                assert!(y.is_nan(), "function {i} of {bits:#010x} is {y}");
+            }
+        }
     }
 
     #[test]
