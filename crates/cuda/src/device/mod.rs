@@ -84,6 +84,12 @@ impl CudaDevice {
         Ok(Self { products: Products::pinned(pins, library)?, ..self })
     }
 
+    /// The same, which notes products of so many operations and more. The default is 2^30: less is not worth to leave a graph for.
+    #[must_use]
+    pub fn noting_products(self, least: u64) -> Self {
+        Self { products: Products::noting(least), ..self }
+    }
+
     /// The same, whose products no library will ever do: none is noted.
     #[must_use]
     pub fn with_own_products(self) -> Self {

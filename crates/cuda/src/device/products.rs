@@ -27,8 +27,8 @@ const HALF: u64 = 2;
 /// What a library is asked for.
 #[derive(Debug)]
 enum Asked {
-    /// Nothing: shapes that it might be asked for are noted.
-    Noted(BTreeSet<ProductKey>),
+    /// Nothing: shapes that it might be asked for are noted, if they have so many operations.
+    Noted(BTreeSet<ProductKey>, u64),
     /// What these plans are for.
     Planned(BTreeMap<ProductKey, PlannedProduct>),
 }
@@ -49,11 +49,16 @@ pub(super) struct Finished<'a> {
 
 impl Default for Products {
     fn default() -> Self {
-        Self { asked: Mutex::new(Asked::Noted(BTreeSet::new())) }
+        Self::noting(LEAST)
     }
 }
 
 impl Products {
+    /// None, and those of so many operations are noted.
+    pub fn noting(least: u64) -> Self {
+        Self { asked: Mutex::new(Asked::Noted(BTreeSet::new(), least)) }
+    }
+
     /// Those that were pinned, by this library.
     ///
     /// *Errors*: an algorithm that the library does not take.
@@ -76,7 +81,7 @@ impl Products {
     /// The shapes that were noted.
     pub fn noted(&self) -> Vec<ProductKey> {
         match &*self.asked() {
-            Asked::Noted(keys) => keys.iter().copied().collect(),
+            Asked::Noted(keys, _) => keys.iter().copied().collect(),
             Asked::Planned(_) => Vec::new(),
         }
     }
@@ -103,7 +108,7 @@ fn key_of(
         && layouts.out.pitch.is_multiple_of(if into_floats { each / 2 } else { each });
     let places = [Some(a), Some(b), with.bias, with.plus].into_iter().flatten().map(|x| x.address());
     let aligned = places.chain([c.address()]).all(|at| at.is_multiple_of(u64::from(ALIGNED)));
-    (key.operations() >= LEAST && pitches && aligned).then_some(key)
+    (pitches && aligned).then_some(key)
 }
 
 impl CudaDevice {
@@ -156,7 +161,8 @@ impl CudaDevice {
         let Some(key) = key_of(half, shape, [a, b], c, &with) else { return false };
         let mut asked = self.products.asked();
         let planned = match &mut *asked {
-            Asked::Noted(keys) => {
+            Asked::Noted(_, least) if key.operations() < *least => return false,
+            Asked::Noted(keys, _) => {
                 keys.insert(key);
                 // On paper the workspace that a library would have is counted.
                 let on_paper = self.gpu().context().is_on_paper();
