@@ -4,27 +4,34 @@
 // Order: column_parts: eight lanes, lane i adds rows i, i + 8, ... in order, then the lanes in order. plane_parts: thread
 // i adds values i, i + 256, ... in order, then the threads as `sums` says. `sum_parts` adds the runs.
 //
-// Launch: column_parts ceil(width / 32) x runs blocks of 256 threads (32 columns by 8 lanes); plane_parts channels x runs
-// blocks of 256 threads. Does not know whose gradient it is.
+// Launch: column_parts ceil(width / 256) x runs blocks of 256 threads: a strip of columns by eight lanes; plane_parts
+// channels x runs blocks of 256 threads. Does not know whose gradient it is.
 
 extern "C" __global__ void __launch_bounds__(256) NAME(column_parts_, )(
     const Stored* x, float* parts, u32 rows, u32 width, u32 pitch) {
-    __shared__ float lanes[8][33];
-    u32 strips = parts_of(width, 32);
-    u32 run = blockIdx.x / strips;
-    u32 lane = threadIdx.x / 32;
-    u32 column = blockIdx.x % strips * 32 + threadIdx.x % 32;
-    u32 end = least(rows, (run + 1) * 256);
-    float sum = 0.0f;
-    if (column < width) {
-        for (u32 row = run * 256 + lane; row < end; row += 8) sum = sum + x[(u64)row * pitch + column];
+    __shared__ Lanes room;
+    u32 strips = parts_of(width, STRIP);
+    u32 run = blockIdx.x / strips, strip = blockIdx.x % strips * STRIP;
+    Columns own(strip, width);
+    u32 row = run * 256 + threadIdx.x / 32, end = least(rows, (run + 1) * 256);
+    u32 count = row < end ? parts_of(end - row, 8) : 0;
+    const Stored* from = x + (u64)row * pitch + own.first;
+    Eight sums = {}, some;
+    if (own.count >= 8 && rows_lie_wide(x, pitch)) {
+        // In order, but with several loads on their way.
+#pragma unroll 4
+        for (u32 i = 0; i < count; i++) {
+            some.read_wide(from + (u64)i * 8 * pitch);
+            sums.add(some);
+        }
+    } else {
+        for (u32 i = 0; own.count > 0 && i < count; i++) {
+            some.read(from + (u64)i * 8 * pitch, own.count, false, 0.0f);
+            sums.add(some);
+        }
     }
-    lanes[lane][threadIdx.x % 32] = sum;
-    __syncthreads();
-    if (lane == 0 && column < width) {
-        for (u32 i = 1; i < 8; i++) sum += lanes[i][threadIdx.x];
-        parts[(u64)run * width + column] = sum;
-    }
+    float sum = across_lanes(sums, room);
+    if (strip + threadIdx.x < width) parts[(u64)run * width + strip + threadIdx.x] = sum;
 }
 
 extern "C" __global__ void __launch_bounds__(256) NAME(plane_parts_, )(

@@ -6,43 +6,53 @@
 //
 // Order: eight lanes, lane i adds rows i, i + 8, ... in order, then the lanes in order, of what was written; `sum_parts`
 // adds the runs. The bits are those of `relu_gradient`, `gelu_gradient` and `column_parts` one behind the other.
-// Launch: ceil(width / 32) x runs blocks of 256 threads (32 columns by 8 lanes).
+// Launch: ceil(width / 256) x runs blocks of 256 threads: a strip of columns by eight lanes.
 // Does not know products.
 
-__device__ inline float slope(float x, u32 kind) {
-    if (kind == 1) {
-        float density;
-        float distribution = normal(x, density);
-        return fmaf(x, density, distribution);
-    }
+__device__ inline float slope_of_gelu(float x) {
+    float density;
+    float distribution = normal(x, density);
+    return fmaf(x, density, distribution);
+}
+
+__device__ inline float slope_of_tanh_gelu(float x) {
     float rest, twice_slope;
     float s = half_of_tanh(x, rest, twice_slope);
     float bend = s * rest;
+    float slope = fmaf(x * bend, twice_slope, s);
     // Where it is flat, its slope may be beyond the range.
-    return bend == 0.0f ? s : fmaf(x * bend, twice_slope, s);
+    return bend == 0.0f ? s : slope;
+}
+
+__device__ inline void turn(Eight& d, const Eight& x, u32 kind) {
+    if (kind == 0) {
+        for (u32 i = 0; i < 8; i++) d.v[i] = x.v[i] > 0.0f ? d.v[i] : 0.0f;
+    } else if (kind == 1) {
+        for (u32 i = 0; i < 8; i++) d.v[i] = d.v[i] * slope_of_gelu(x.v[i]);
+    } else {
+        for (u32 i = 0; i < 8; i++) d.v[i] = d.v[i] * slope_of_tanh_gelu(x.v[i]);
+    }
 }
 
 extern "C" __global__ void __launch_bounds__(256) NAME(gradient_parts_, )(
     const Stored* saved, Stored* d, float* parts, u32 rows, u32 width, u32 kind) {
-    __shared__ float lanes[8][33];
-    u32 strips = parts_of(width, 32);
-    u32 run = blockIdx.x / strips;
-    u32 lane = threadIdx.x / 32;
-    u32 column = blockIdx.x % strips * 32 + threadIdx.x % 32;
+    __shared__ Lanes room;
+    u32 strips = parts_of(width, STRIP);
+    u32 run = blockIdx.x / strips, strip = blockIdx.x % strips * STRIP;
+    Columns own(strip, width);
     u32 end = least(rows, (run + 1) * 256);
-    float sum = 0.0f;
-    if (column < width) {
-        for (u32 row = run * 256 + lane; row < end; row += 8) {
-            u64 at = (u64)row * width + column;
-            float x = saved[at], before = d[at];
-            d[at] = kind == 0 ? (x > 0.0f ? before : 0.0f) : before * slope(x, kind);
-            sum = sum + d[at];
-        }
+    bool wide = rows_lie_wide(saved, width) && rows_lie_wide(d, width);
+    Eight sums = {};
+    for (u32 row = run * 256 + threadIdx.x / 32; own.count > 0 && row < end; row += 8) {
+        u64 at = (u64)row * width + own.first;
+        Eight x, some;
+        x.read(saved + at, own.count, wide, 0.0f);
+        some.read(d + at, own.count, wide, 0.0f);
+        turn(some, x, kind);
+        some.round_as(d);
+        some.write(d + at, own.count, wide);
+        sums.add(some);
     }
-    lanes[lane][threadIdx.x % 32] = sum;
-    __syncthreads();
-    if (lane == 0 && column < width) {
-        for (u32 i = 1; i < 8; i++) sum += lanes[i][threadIdx.x];
-        parts[(u64)run * width + column] = sum;
-    }
+    float sum = across_lanes(sums, room);
+    if (strip + threadIdx.x < width) parts[(u64)run * width + strip + threadIdx.x] = sum;
 }

@@ -222,25 +222,25 @@ kernels! {
     SUM_TREE_CU "sum_tree.cu" [] {
         SUM_TREE "sum_tree" 256 "iiiuul"
     }
-    COLUMN_SUMS_CU "column_sums.cu" ["sums.cuh", "f32.cuh"] {
+    COLUMN_SUMS_CU "column_sums.cu" ["sums.cuh", "f32.cuh", "wide.cuh", "strip.cuh"] {
         COLUMN_PARTS "column_parts_f32" 256 "fFuuu"
         PLANE_PARTS "plane_parts_f32" 256 "fFuuu"
     }
-    COLUMN_SUMS_BF16_CU "column_sums.cu" ["sums.cuh", "bf16.cuh"] {
+    COLUMN_SUMS_BF16_CU "column_sums.cu" ["sums.cuh", "bf16.cuh", "wide.cuh", "strip.cuh"] {
         COLUMN_PARTS_BF16 "column_parts_bf16" 256 "hFuuu"
         PLANE_PARTS_BF16 "plane_parts_bf16" 256 "hFuuu"
     }
-    COLUMN_SUMS_F16_CU "column_sums.cu" ["sums.cuh", "f16.cuh"] {
+    COLUMN_SUMS_F16_CU "column_sums.cu" ["sums.cuh", "f16.cuh", "wide.cuh", "strip.cuh"] {
         COLUMN_PARTS_F16 "column_parts_f16" 256 "hFuuu"
         PLANE_PARTS_F16 "plane_parts_f16" 256 "hFuuu"
     }
-    GRADIENT_PARTS_CU "gradient_parts.cu" ["math.cuh", "f32.cuh"] {
+    GRADIENT_PARTS_CU "gradient_parts.cu" ["math.cuh", "f32.cuh", "wide.cuh", "strip.cuh"] {
         GRADIENT_PARTS "gradient_parts_f32" 256 "fFFuuu"
     }
-    GRADIENT_PARTS_BF16_CU "gradient_parts.cu" ["math.cuh", "bf16.cuh"] {
+    GRADIENT_PARTS_BF16_CU "gradient_parts.cu" ["math.cuh", "bf16.cuh", "wide.cuh", "strip.cuh"] {
         GRADIENT_PARTS_BF16 "gradient_parts_bf16" 256 "hHFuuu"
     }
-    GRADIENT_PARTS_F16_CU "gradient_parts.cu" ["math.cuh", "f16.cuh"] {
+    GRADIENT_PARTS_F16_CU "gradient_parts.cu" ["math.cuh", "f16.cuh", "wide.cuh", "strip.cuh"] {
         GRADIENT_PARTS_F16 "gradient_parts_f16" 256 "hHFuuu"
     }
     SUM_PARTS_CU "sum_parts.cu" [] {

@@ -33,8 +33,14 @@ const UPDATES: &[Check] = &[
     settle::settle,
     settle::found_numbers,
 ];
-const SUMS: &[Check] =
-    &[sums::column_sums, sums::sum_of_squares, sums::sum_of_many_squares, sums::all_finite, tree::sum_tree];
+const SUMS: &[Check] = &[
+    sums::column_sums,
+    sums::column_sums_of_many_rows,
+    sums::sum_of_squares,
+    sums::sum_of_many_squares,
+    sums::all_finite,
+    tree::sum_tree,
+];
 const LAYER_NORM: &[Check] = &[norms::layer_norm, norms::layer_norm_gradient];
 const BATCH_NORM: &[Check] = &[norms::batch_norm, norms::batch_norm_by, norms::batch_norm_gradient];
 const LOSSES: &[Check] =

@@ -13,7 +13,9 @@ __device__ inline bool lies_wide(const T* list) { return (u64)list % 16 == 0; }
 
 // Whether all rows of a matrix do, which lie `pitch` apart.
 template <class T>
-__device__ inline bool rows_lie_wide(const T* rows, u32 pitch) { return lies_wide(rows) && (u64)pitch * sizeof(T) % 16 == 0; }
+__device__ inline bool rows_lie_wide(const T* rows, u32 pitch) {
+    return lies_wide(rows) && (u64)pitch * sizeof(T) % 16 == 0;
+}
 
 struct Eight {
     float v[8];
@@ -47,6 +49,10 @@ struct Eight {
         Quad all;
         for (u32 i = 0; i < 4; i++) all.words[i] = Half::both(v[2 * i], v[2 * i + 1]);
         *(Quad*)to = all;
+    }
+
+    __device__ void add(const Eight& other) {
+        for (u32 i = 0; i < 8; i++) v[i] = v[i] + other.v[i];
     }
 
     // Each as it is when it is stored.

@@ -11,7 +11,9 @@ use dtrain_engine::device::{Curve, Gelu, Rows};
 /// Rows of a run of `column_parts`.
 const ROWS: usize = 256;
 /// Columns of a block of `column_parts`.
-const STRIP: usize = 32;
+const STRIP: usize = 256;
+/// From how many parts on a result of `sum_parts` has several lanes, and how many.
+const LANES: (usize, usize) = (32, 8);
 /// Values of a run of `plane_parts`, and of the kernels of batch norm.
 pub(super) const RUN: usize = 4096;
 /// Elements of a block of `square_parts`, and how many blocks a block of threads has.
@@ -26,7 +28,7 @@ pub(super) struct Parts {
     pub(super) pitch: usize,
 }
 
-/// `sums = parts[0] + parts[1] + ...`, in order.
+/// `sums = parts[0] + parts[1] + ...`, in the order that the kernel's file states.
 pub(super) fn sum_parts(queue: &impl Queue, shape: &Parts, parts: Floats<'_>, mut sums: FloatsMut<'_>) {
     let arguments: [Argument; 5] = [
         parts.into(),
@@ -35,7 +37,8 @@ pub(super) fn sum_parts(queue: &impl Queue, shape: &Parts, parts: Floats<'_>, mu
         size(shape.count).into(),
         (shape.pitch as u64).into(),
     ];
-    queue.launch(&KernelLaunch::over(&kernels::SUM_PARTS, shape.len, arguments));
+    let lanes = if shape.count < LANES.0 { 1 } else { LANES.1 };
+    queue.launch(&KernelLaunch::over(&kernels::SUM_PARTS, shape.len * lanes, arguments));
 }
 
 /// Elements that [`column_sums`] needs for partial sums.

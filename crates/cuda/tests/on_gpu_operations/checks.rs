@@ -48,7 +48,13 @@ fn point_wise_operations_hold() {
 fn updates_and_sums_hold() {
     hold(&[update::adamw, update::lion, update::sgd, update::blend]);
     hold(&[settle::weigh, settle::settle, settle::found_numbers]);
-    hold(&[sums::column_sums, sums::sum_of_squares, sums::all_finite, tree::sum_tree]);
+    hold(&[
+        sums::column_sums,
+        sums::column_sums_of_many_rows,
+        sums::sum_of_squares,
+        sums::all_finite,
+        tree::sum_tree,
+    ]);
 }
 
 #[test]

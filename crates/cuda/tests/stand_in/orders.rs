@@ -34,11 +34,17 @@ fn in_order(x: impl IntoIterator<Item = f32>) -> f32 {
     x.into_iter().reduce(|sum, v| sum + v).unwrap_or(0.0)
 }
 
+/// `sum_parts`: in order, or by eight lanes where there are many parts.
+fn of_parts(parts: impl Iterator<Item = f32>) -> f32 {
+    let parts: Vec<f32> = parts.collect();
+    if parts.len() < 32 { in_order(parts) } else { in_order(in_lanes(8, parts.into_iter())) }
+}
+
 /// `column_parts`, then `sum_parts`: runs of 256 rows, eight lanes each.
 pub fn column_sums(shape: Rows, x: &[f32]) -> Vec<f32> {
     let column = |c: usize| {
         let values: Vec<f32> = x.iter().skip(c).step_by(shape.width).copied().collect();
-        in_order(values.chunks(256).map(|run| in_order(in_lanes(8, run.iter().copied()))))
+        of_parts(values.chunks(256).map(|run| in_order(in_lanes(8, run.iter().copied()))))
     };
     (0..shape.width).map(column).collect()
 }
@@ -48,7 +54,7 @@ pub fn plane_sums([channels, area]: [usize; 2], x: &[f32]) -> Vec<f32> {
     let channel = |c: usize| {
         let planes = x.chunks(area).skip(c).step_by(channels);
         let values: Vec<f32> = planes.flatten().copied().collect();
-        in_order(values.chunks(4096).map(|run| across_block(&in_lanes(256, run.iter().copied()))))
+        of_parts(values.chunks(4096).map(|run| across_block(&in_lanes(256, run.iter().copied()))))
     };
     (0..channels).map(channel).collect()
 }
@@ -83,7 +89,7 @@ pub fn layer_norm_sums(shape: Rows, x: &[f32], saved: &[f32], dy: &[f32]) -> [Ve
         lanes.map(in_order)
     };
     [0, 1].map(|which| {
-        let column = |column| in_order((0..shape.rows).step_by(64).map(|first| run(first, column)[which]));
+        let column = |column| of_parts((0..shape.rows).step_by(64).map(|first| run(first, column)[which]));
         (0..shape.width).map(column).collect()
     })
 }
@@ -110,7 +116,7 @@ pub fn weight_gradient(shape: &Conv3dShape, x: &[f32], dy: &[f32]) -> Vec<f32> {
         if inside { x[first + (at[0] * rows + at[1]) * columns + at[2]] } else { 0.0 }
     };
     let element = |output: usize, term: usize| {
-        in_order((0..splits).map(|split| {
+        of_parts((0..splits).map(|split| {
             let range = (split * each).min(cells)..((split + 1) * each).min(cells);
             in_order(range.clone().step_by(512).map(|start| {
                 (start..(start + 512).min(range.end)).fold(0.0f32, |sum, cell| {

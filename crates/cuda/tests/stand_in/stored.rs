@@ -162,7 +162,7 @@ pub fn updates<K: Kind>(q: &StandIn, extent: Extent) {
 }
 
 pub fn sums<K: Kind>(q: &StandIn, extent: Extent) {
-    for &(rows, width) in extent.of(1, &[(1, 1), (257, 40), (300, 3), (600, 33)]) {
+    for &(rows, width) in extent.of(1, &[(1, 1), (257, 40), (300, 3), (9, 264), (600, 33)]) {
         let shape = Rows { rows, width };
         let room = || Buffer::<f32>::empty(q, "scratch", operations::column_sums_scratch(shape));
         both::<K, 1, 0>(q, "column_sums", [rows * width], [], |[x], []| {
@@ -175,7 +175,7 @@ pub fn sums<K: Kind>(q: &StandIn, extent: Extent) {
 
 /// The bits of the gradient of an activation and of column sums behind it, of f32 and of halves.
 pub fn gradient_and_sums<K: Kind>(q: &StandIn, extent: Extent) {
-    for &(rows, width) in extent.of(1, &[(1, 1), (257, 40), (300, 3), (520, 33)]) {
+    for &(rows, width) in extent.of(1, &[(1, 1), (257, 40), (300, 3), (9, 264), (5, 521), (520, 33)]) {
         let shape = Rows { rows, width };
         for curve in [Curve::Relu, Curve::Gelu(Gelu::Exact), Curve::Gelu(Gelu::Tanh)] {
             let what = format!("{curve:?} of {shape:?}");

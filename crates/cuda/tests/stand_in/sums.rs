@@ -5,18 +5,26 @@ use dtrain_cuda::operations;
 use dtrain_engine::device::{Device, Rows};
 
 pub fn column_sums(q: &StandIn, extent: Extent) {
-    for &(rows, width) in
-        extent.of(1, &[(0, 5), (1, 1), (3, 64), (1025, 33), (700, 10), (255, 31), (257, 65), (600, 7)])
-    {
-        let (shape, x) = (Rows { rows, width }, numbers(1, rows * width));
-        let (x_, sums) = (Buffer::of(q, "x", &x), Buffer::empty(q, "sums", width));
-        let scratch = Buffer::empty(q, "scratch", operations::column_sums_scratch(shape));
-        operations::column_sums(q, shape, x_.read(), sums.write(), scratch.write());
-        let mut wanted = vec![0.0; width];
-        cpu().column_sums(shape, &x, &mut wanted);
-        sums.is_near(&format!("column_sums of {shape:?}"), &wanted);
-        sums.has_bits(&format!("column_sums of {shape:?}"), &orders::column_sums(shape, &x));
+    let shapes = [(0, 5), (1, 1), (3, 64), (1025, 33), (700, 10), (255, 31), (257, 65), (9, 520), (600, 7)];
+    for &(rows, width) in extent.of(1, &shapes) {
+        sums_of_columns(q, Rows { rows, width });
     }
+}
+
+/// So many runs of rows that each sum has several lanes.
+pub fn column_sums_of_many_rows(q: &StandIn, _: Extent) {
+    sums_of_columns(q, Rows { rows: 8450, width: 35 });
+}
+
+fn sums_of_columns(q: &StandIn, shape: Rows) {
+    let (x, width) = (numbers(1, shape.rows * shape.width), shape.width);
+    let (x_, sums) = (Buffer::of(q, "x", &x), Buffer::empty(q, "sums", width));
+    let scratch = Buffer::empty(q, "scratch", operations::column_sums_scratch(shape));
+    operations::column_sums(q, shape, x_.read(), sums.write(), scratch.write());
+    let mut wanted = vec![0.0; width];
+    cpu().column_sums(shape, &x, &mut wanted);
+    sums.is_near(&format!("column_sums of {shape:?}"), &wanted);
+    sums.has_bits(&format!("column_sums of {shape:?}"), &orders::column_sums(shape, &x));
 }
 
 /// The CPU's bits: the norm decides a step on every device.
