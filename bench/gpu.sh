@@ -188,6 +188,23 @@ if [[ -x $pack/dtrain && $here ]]; then
         rm -rf "$out/run-3"
     done
     told "killed ranks: bf16, ranks 3" kill-bf16 120 "$pack/dtrain" drill kill "${halves[@]:2}" ranks=3
+    # The same with matrices that a library multiplies: in every world, with parameters in shards, and taken up again after all was killed.
+    large=("${halves[@]}" model.layers=4 model.width=768 model.heads=12 data.context=256 micro_batch=8 steps=40)
+    for ranks in 1 2 4; do
+        digest library $ranks "$pack/dtrain" "${large[@]}" "ranks=$ranks" "run_dir=$out/run-$ranks"
+        [[ $ranks == 1 ]] && cp "$out/run-1/products.json" "$out/products.log" 2>/dev/null
+        rm -rf "$out/run-$ranks"
+    done
+    digest library 3-parameters "$pack/dtrain" "${large[@]}" ranks=3 state=sharded shard=parameters "run_dir=$out/run-3"
+    rm -rf "$out/run-3"
+    digest library 2-resumed "$root/bench/gpu_killed.sh" "$pack/dtrain" "$out/run-killed" "${large[@]}" ranks=2
+    rm -rf "$out/run-killed"
+    told "killed ranks: library, ranks 3" kill-library 120 "$pack/dtrain" drill kill "${large[@]:2}" ranks=3
+    # The whole of GPT-2 small, from bytes: what the program makes of a GPU.
+    told "train: 12 layers of 768, 64 x 1024 bytes" product-gpt2 60 "$pack/dtrain" "${halves[@]:0:4}" model.kind=gpt model.layers=12 \
+        model.width=768 model.heads=12 data.context=1024 micro_batch=64 global_batch=64 steps=40 devices=cuda:0 precision=bf16 \
+        ranks=1 "run_dir=$out/run-gpt2"
+    rm -rf "$out/run-gpt2"
 else
     skip "digest: bf16" "$([[ $here ]] && echo "there is no $pack/dtrain" || echo "no GPU")"
 fi

@@ -46,6 +46,11 @@ impl Host {
         command
     }
 
+    /// Where the driver is.
+    pub fn driver(&self) -> PathBuf {
+        self.libraries.path().join("libcuda.so.1")
+    }
+
     /// Lays a library beside the driver.
     pub fn lay(&self, name: &str, library: &Path) {
         symlink(library, self.libraries.path().join(name)).expect("a link");

@@ -1,0 +1,174 @@
+//! Products by NVIDIA's library on GPUs: chosen once and kept in the cache and with the run, told to all ranks, the same bits in every world
+//! and across kills; and what is said and done where the library is missing, wrong, or another one than before.
+//!
+//! On the driver of `crates/fake-cuda` and the library of `crates/fake-cublaslt`, each of whose algorithms adds up in another order. The
+//! products of these tests are small: a variable says from which size on the library is asked.
+
+use crate::harness::gpus::Host;
+use crate::harness::turn::has_turn;
+use crate::harness::{Finished, GPT, MLP, Running, Signal, dtrain, finish, signal};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// A machine with the library, and a cache of its own for choices; compiled kernels are those of all tests.
+struct Machine {
+    host: Host,
+    cache: tempfile::TempDir,
+}
+
+impl Machine {
+    fn new() -> Option<Self> {
+        let machine = Self::without_library()?;
+        let fake = std::env::current_exe().expect("a temporary place").with_file_name("libfake_cublaslt.so");
+        machine.host.lay("libcublasLt.so.13", &fake);
+        Some(machine)
+    }
+
+    fn without_library() -> Option<Self> {
+        let host = Host::new()?;
+        let cache = tempfile::tempdir().expect("a temporary place");
+        let kernels = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("cuda/dtrain/kernels");
+        std::fs::create_dir_all(&kernels).expect("a folder");
+        std::fs::create_dir(cache.path().join("dtrain")).expect("a folder");
+        std::os::unix::fs::symlink(kernels, cache.path().join("dtrain/kernels")).expect("a link");
+        Some(Self { host, cache })
+    }
+
+    fn command(&self, arguments: &str) -> Command {
+        let mut command = self.host.equip(dtrain(self.host.path(), arguments));
+        command.env("XDG_CACHE_HOME", self.cache.path());
+        command.env("FAKE_CUBLASLT_DRIVER", self.host.driver());
+        command.env("DTRAIN_TEST_PRODUCTS_FROM", "1000");
+        command
+    }
+
+    fn train(&self, settings: &str) -> Finished {
+        self.train_where(&[], settings)
+    }
+
+    fn train_where(&self, variables: &[(&str, &str)], settings: &str) -> Finished {
+        let mut command = self.command(&format!("train --json {settings}"));
+        command.envs(variables.iter().copied());
+        finish(command)
+    }
+
+    /// The files of choices in the cache.
+    fn kept(&self) -> Vec<PathBuf> {
+        let files = std::fs::read_dir(self.cache.path().join("dtrain/products")).into_iter().flatten().flatten();
+        files.map(|file| file.path()).collect()
+    }
+}
+
+/// The algorithms that a file of choices has, as text.
+fn algorithms(file: &Path) -> String {
+    let text = std::fs::read_to_string(file).expect("a file of choices");
+    let pins: serde_json::Value = serde_json::from_str(&text).expect("JSON");
+    let products = pins["products"].as_array().expect("a list");
+    assert!(!products.is_empty());
+    products.iter().map(|pin| format!("{} {}\n", pin["key"], pin["algorithm"])).collect()
+}
+
+fn bf16(model: &str) -> String {
+    format!("{model} steps=3 precision=bf16")
+}
+
+#[test]
+fn every_world_has_the_same_bits_with_products_of_the_library_and_others_than_without() {
+    let Some(machine) = Machine::new() else { return };
+    let model = bf16(MLP);
+    let one = machine.train(&format!("{model} devices=cuda:0 ranks=1 run_dir=one"));
+    one.said("large products by cuBLASLt");
+    let chosen = algorithms(&machine.host.path().join("one/products.json"));
+    let [kept] = &machine.kept()[..] else { panic!("{:?}", machine.kept()) };
+    assert_eq!(algorithms(kept), chosen);
+    let before = std::fs::metadata(kept).unwrap().modified().unwrap();
+    for how in ["cuda:0 ranks=2", "cuda:0 ranks=3 isolation=thread", "cuda:0,1 ranks=3 state=sharded shard=parameters"] {
+        let run = machine.train(&format!("{model} devices={how}"));
+        assert_eq!(run.digest(), one.digest(), "{how}");
+    }
+    assert_eq!(std::fs::metadata(kept).unwrap().modified().unwrap(), before, "nothing is chosen twice");
+    let own = machine.train(&format!("{model} devices=cuda:0 ranks=1 kernels=own run_dir=own"));
+    own.succeeded();
+    assert_ne!(own.digest(), one.digest());
+    assert!(!machine.host.path().join("own/products.json").exists());
+    // Another model has other shapes: they come beside the first ones.
+    machine.train(&format!("{} devices=cuda:0 ranks=1", bf16(GPT))).said("large products by cuBLASLt");
+    assert!(algorithms(kept).len() > chosen.len() && machine.kept().len() == 1);
+}
+
+#[test]
+fn a_rank_that_is_killed_and_a_run_that_goes_on_multiply_as_before_though_the_cache_says_otherwise() {
+    if !has_turn(2) {
+        return;
+    }
+    let Some(machine) = Machine::new() else { return };
+    let long = format!("{MLP} steps=12 precision=bf16 devices=cuda:0,1 ranks=3");
+    let whole = machine.train(&format!("{long} run_dir=whole"));
+    let mut running = Running::of(machine.command(&format!("train --json {long} run_dir=hurt")));
+    running.wait_for_step(2);
+    signal(Signal::KILL, running.rank_pids()[1]);
+    let hurt = running.finish();
+    assert_eq!((hurt.digest(), hurt.steps()), (whole.digest(), (1..=12).collect::<Vec<_>>()));
+
+    let half = format!("{long} checkpoint.every='4 steps' run_dir=half");
+    let mut running = Running::of(machine.command(&format!("train --json {half}")));
+    running.wait_for_step(6);
+    signal(Signal::KILL, running.pid());
+    running.finish();
+    // In the cache lies another algorithm for each product now, as from another day.
+    let [kept] = &machine.kept()[..] else { panic!("{:?}", machine.kept()) };
+    std::fs::remove_file(kept).unwrap();
+    let half = machine.host.path().join("half/products.json");
+    let before = algorithms(&half);
+    let resumed = finish(machine.command("train --json --resume half ranks=2"));
+    assert_eq!(resumed.digest(), whole.digest());
+    assert_eq!(algorithms(&half), before);
+}
+
+#[test]
+fn a_run_goes_on_with_the_kernels_that_it_was_begun_with() {
+    let Some(machine) = Machine::without_library() else { return };
+    let first = format!("{} devices=cuda:0 ranks=1 run_dir=run", bf16(MLP));
+    machine.train(&first).said("products are dtrain's own kernels: cuBLASLt is not here");
+    // The library is installed, and the run is asked for more.
+    let fake = std::env::current_exe().expect("a temporary place").with_file_name("libfake_cublaslt.so");
+    machine.host.lay("libcublasLt.so.13", &fake);
+    let longer = machine.train("--resume run --fork steps=4 run_dir=longer");
+    longer.said("large products by cuBLASLt");
+    let again = machine.train("--resume run steps=6");
+    again.said("products are dtrain's own kernels, as this run was begun");
+}
+
+#[test]
+fn another_version_of_the_library_is_said_and_chosen_for_anew() {
+    let Some(machine) = Machine::new() else { return };
+    machine.train(&format!("{} devices=cuda:0 ranks=1 run_dir=run", bf16(MLP))).succeeded();
+    let newer = machine.train_where(&[("FAKE_CUBLASLT_VERSION", "130200")], "--resume run steps=6");
+    newer.succeeded();
+    newer.said("products were chosen on");
+    newer.said("the bits will differ from those of a run that never stopped");
+    assert_eq!(machine.kept().len(), 2, "one for each version");
+}
+
+#[test]
+fn a_library_that_offers_nothing_or_fails_costs_no_run_before_it_begins() {
+    let Some(machine) = Machine::new() else { return };
+    let run = format!("{} devices=cuda:0 ranks=1", bf16(MLP));
+    let none = machine.train_where(&[("FAKE_CUBLASLT_NONE", "1")], &run);
+    none.succeeded();
+    none.said("0 shapes");
+    let own = machine.train(&format!("{run} kernels=own"));
+    assert_eq!(none.digest(), own.digest());
+    // The very first product of the child fails: nothing is chosen, and nothing is kept.
+    let fresh = Machine::new().expect("as before");
+    let failed = fresh.train_where(&[("FAKE_CUBLASLT_FAIL_AT", "1")], &run);
+    failed.succeeded();
+    assert_eq!(failed.digest(), own.digest());
+    // What is kept and damaged is chosen anew.
+    let damaged = Machine::new().expect("as before");
+    let first = damaged.train(&run);
+    let [kept] = &damaged.kept()[..] else { panic!("{:?}", damaged.kept()) };
+    std::fs::write(kept, "{\"gpu\":").unwrap();
+    damaged.train(&run).said("large products by cuBLASLt");
+    assert!(!algorithms(kept).is_empty() && !first.digest().is_empty());
+}
