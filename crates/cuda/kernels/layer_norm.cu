@@ -13,77 +13,77 @@
 // Strips of a row that stay in registers.
 const u32 HELD = 4;
 
-// Where the eight elements of a thread begin in a strip.
-__device__ inline u32 own_place(u32 strip) { return strip * STRIP + threadIdx.x % 32 * 8; }
+// A thread's own of a row: what begins at its first element of the first strip, whose others are strips further on.
+__device__ inline u32 own_place() { return threadIdx.x % 32 * 8; }
 
-// Of rows that are `WIDE` each thread has eight elements or none, on 16 bytes.
+// How many elements there are from place `first` on.
+__device__ inline u32 left_of(u32 width, u32 first) { return first < width ? width - first : 0; }
+
+// Eight elements at a place of a thread's own, of which `left` are left. Of rows that are `WIDE` they are eight or none, on
+// 16 bytes. What is not there is zero.
 template <bool WIDE, class T>
-__device__ inline Eight eight_of(const T* row, u32 first, u32 width) {
+__device__ inline Eight eight_of(const T* own, u32 at, u32 left) {
     Eight all = {};
-    if (first < width) {
-        if (WIDE) all.read_wide(row + first);
-        else all.read(row + first, width - first, false, 0.0f);
+    if (at < left) {
+        if (WIDE) all.read_wide(own + at);
+        else all.read(own + at, left - at, false, 0.0f);
     }
     return all;
 }
 
 template <bool WIDE>
-__device__ inline void write_eight(const Eight& all, Stored* row, u32 first, u32 width) {
-    if (first < width) {
-        if (WIDE) all.write_wide(row + first);
-        else all.write(row + first, width - first, false);
+__device__ inline void write_eight(const Eight& all, Stored* own, u32 at, u32 left) {
+    if (at < left) {
+        if (WIDE) all.write_wide(own + at);
+        else all.write(own + at, left - at, false);
     }
 }
 
 // Elements that are in no strip that is held, eight at a time.
 template <bool WIDE, class F>
-__device__ inline void beyond(const Stored* row, u32 width, F each) {
-    for (u32 strip = HELD; strip * STRIP < width; strip++) {
-        u32 first = own_place(strip);
-        each(eight_of<WIDE>(row, first, width), first);
-    }
+__device__ inline void beyond(const Stored* own, u32 left, F each) {
+    for (u32 at = HELD * STRIP; at < left; at += STRIP) each(eight_of<WIDE>(own, at, left), at);
 }
 
+// All but `saved` begin with the thread's own.
 template <bool WIDE>
 __device__ inline void norm_of_row(
     const Stored* x, const float* gain, const float* bias, Stored* y, float* saved, u32 width, float epsilon) {
+    u32 left = left_of(width, own_place());
     Eight held[HELD];
 #pragma unroll
-    for (u32 k = 0; k < HELD; k++) held[k] = eight_of<WIDE>(x, own_place(k), width);
+    for (u32 k = 0; k < HELD; k++) held[k] = eight_of<WIDE>(x, k * STRIP, left);
     float sum = 0.0f, squares = 0.0f;
-    // What is not there is zero.
     auto add = [&](const Eight& some, u32) {
         for (u32 i = 0; i < 8; i++) sum += some.v[i];
     };
 #pragma unroll
     for (u32 k = 0; k < HELD; k++) add(held[k], 0);
-    beyond<WIDE>(x, width, add);
+    beyond<WIDE>(x, left, add);
     float mean = across_warp(sum, Plus()) / (float)width;
-    auto add_square = [&](const Eight& some, u32 first) {
+    auto add_square = [&](const Eight& some, u32 at) {
         for (u32 i = 0; i < 8; i++) {
             float away = some.v[i] - mean;
-            squares += first + i < width ? away * away : 0.0f;
+            squares += at + i < left ? away * away : 0.0f;
         }
     };
 #pragma unroll
-    for (u32 k = 0; k < HELD; k++) add_square(held[k], own_place(k));
-    beyond<WIDE>(x, width, add_square);
+    for (u32 k = 0; k < HELD; k++) add_square(held[k], k * STRIP);
+    beyond<WIDE>(x, left, add_square);
     float variance = across_warp(squares, Plus()) / (float)width;
     float factor = 1.0f / sqrtf(variance + epsilon);
     if (threadIdx.x % 32 == 0) {
         saved[0] = mean;
         saved[1] = factor;
     }
-    auto write = [&](Eight some, u32 first) {
-        Eight by = eight_of<WIDE>(gain, first, width), plus = eight_of<WIDE>(bias, first, width);
+    auto write = [&](Eight some, u32 at) {
+        Eight by = eight_of<WIDE>(gain, at, left), plus = eight_of<WIDE>(bias, at, left);
         for (u32 i = 0; i < 8; i++) some.v[i] = fmaf((some.v[i] - mean) * factor, by.v[i], plus.v[i]);
-        write_eight<WIDE>(some, y, first, width);
+        write_eight<WIDE>(some, y, at, left);
     };
 #pragma unroll
-    for (u32 k = 0; k < HELD; k++) {
-        if (k * STRIP < width) write(held[k], own_place(k));
-    }
-    beyond<WIDE>(x, width, write);
+    for (u32 k = 0; k < HELD; k++) write(held[k], k * STRIP);
+    beyond<WIDE>(x, left, write);
 }
 
 extern "C" __global__ void __launch_bounds__(256) NAME(layer_norm_, )(
@@ -92,8 +92,11 @@ extern "C" __global__ void __launch_bounds__(256) NAME(layer_norm_, )(
     u32 row = blockIdx.x * 8 + threadIdx.x / 32;
     if (row >= rows) return;
     bool wide = width % 8 == 0 && lies_wide(x) && lies_wide(y) && lies_wide(gain) && lies_wide(bias);
-    x += (u64)row * width;
-    y += (u64)row * width;
+    u64 own = (u64)row * width + own_place();
+    x += own;
+    y += own;
+    gain += own_place();
+    bias += own_place();
     saved += 2 * (u64)row;
     if (wide) {
         norm_of_row<true>(x, gain, bias, y, saved, width, epsilon);
@@ -107,30 +110,29 @@ const u32 SUMMED = sizeof(Stored) == 2 ? 3 : 2;
 const u32 LANES = 16;
 
 template <bool WIDE>
-__device__ inline Packed<Stored> packed_of(const Stored* row, u32 first, u32 width) {
+__device__ inline Packed<Stored> packed_of(const Stored* own, u32 at, u32 left) {
     if (WIDE) {
         Packed<Stored> packed = {};
-        if (first < width) packed = *(const Packed<Stored>*)(row + first);
+        if (at < left) packed = *(const Packed<Stored>*)(own + at);
         return packed;
     }
-    return Packed<Stored>::of(eight_of<WIDE>(row, first, width));
+    return Packed<Stored>::of(eight_of<WIDE>(own, at, left));
 }
 
-// Operands of a run, and of a row.
+// What a gradient is made of: of all rows, or of one from some place on.
 struct Norm {
     const Stored *x, *dy, *outer;
     Stored* dx;
     const float *gain, *saved;
     u32 width;
-    float mean, factor;
 
-    __device__ Norm row(u32 number) const {
-        u64 at = (u64)number * width;
-        return {x + at, dy + at, outer ? outer + at : 0, dx ? dx + at : 0, gain, saved, width,
-                saved[2 * number], saved[2 * number + 1]};
+    __device__ Norm from(u32 row, u32 first) const {
+        u64 at = (u64)row * width + first;
+        return {x + at, dy + at, outer ? outer + at : 0, dx ? dx + at : 0, gain + first, saved + 2 * (u64)row, width};
     }
 
     __device__ void normalise(Eight& x) const {
+        float mean = saved[0], factor = saved[1];
         for (u32 i = 0; i < 8; i++) x.v[i] = (x.v[i] - mean) * factor;
     }
 };
@@ -139,7 +141,6 @@ struct Norm {
 struct Means {
     float along, across;
 
-    // Adds what eight elements come to. What is not there is zero.
     __device__ void add(const Eight& dy, const Eight& hat, const Eight& gain) {
         for (u32 i = 0; i < 8; i++) {
             float d = dy.v[i] * gain.v[i];
@@ -156,77 +157,74 @@ struct Means {
 
 // Those of a row that no thread holds whole.
 template <bool WIDE>
-__device__ inline Means means_of(const Norm& row) {
+__device__ inline Means means_of(const Norm& own, u32 left) {
     Means means = {};
-    for (u32 strip = 0; strip * STRIP < row.width; strip++) {
-        u32 first = own_place(strip);
-        Eight hat = eight_of<WIDE>(row.x, first, row.width);
-        row.normalise(hat);
-        means.add(eight_of<WIDE>(row.dy, first, row.width), hat, eight_of<WIDE>(row.gain, first, row.width));
+    for (u32 at = 0; at < left; at += STRIP) {
+        Eight hat = eight_of<WIDE>(own.x, at, left);
+        own.normalise(hat);
+        means.add(eight_of<WIDE>(own.dy, at, left), hat, eight_of<WIDE>(own.gain, at, left));
     }
     return means;
 }
 
-// Shared memory: the sums of lanes, and the gains of the strips at hand.
+// Shared memory: the sums of lanes, and the gains of the strips at hand. These are there twice, and rows take them in turn:
+// else a compiler may keep them in registers that are wanted for sums.
 struct Room {
     Lanes<LANES> lanes[2];
-    alignas(16) float gains[SUMMED * STRIP];
+    alignas(16) float gains[2][SUMMED * STRIP];
 
-    __device__ void take(const float* gain, u32 strip, u32 width) {
-        for (u32 i = threadIdx.x; i < SUMMED * STRIP; i += LANES * 32) {
-            u32 column = strip * STRIP + i;
-            gains[i] = column < width ? gain[column] : 0.0f;
-        }
+    __device__ void take(const float* gain, u32 left) {
+        for (u32 i = threadIdx.x; i < SUMMED * STRIP; i += LANES * 32) gains[0][i] = gains[1][i] = i < left ? gain[i] : 0.0f;
         __syncthreads();
     }
 
-    __device__ Eight gain(u32 strip) const {
+    __device__ Eight gain(u32 row, u32 strip) const {
         Eight own = {};
-        own.read_wide(gains + own_place(strip));
+        own.read_wide(gains[row / LANES % 2] + own_place() + strip * STRIP);
         return own;
     }
 };
 
-// A run's strips from `strip` on, as many as are summed at once: their dx and their sums.
+// The strips of a run from column `first` on, as many as are summed at once: their dx and their sums.
 template <bool WIDE>
-__device__ inline void gradient_of_strips(const Norm& run, float* parts, u32 rows, u32 strip, Room& room) {
+__device__ inline void gradient_of_strips(const Norm& all, float* parts, u32 rows, u32 first, Room& room) {
     Eight dgain[SUMMED] = {}, dbias[SUMMED] = {};
-    u32 width = run.width, end = least(rows, (blockIdx.x + 1) * 64);
-    room.take(run.gain, strip, width);
-    for (u32 number = blockIdx.x * 64 + threadIdx.x / 32; number < end; number += LANES) {
-        Norm row = run.row(number);
+    u32 width = all.width, left = left_of(width, first + own_place()), end = least(rows, (blockIdx.x + 1) * 64);
+    room.take(all.gain + first, width - first);
+    for (u32 row = blockIdx.x * 64 + threadIdx.x / 32; row < end; row += LANES) {
+        Norm own = all.from(row, first + own_place());
         Packed<Stored> x[SUMMED], dy[SUMMED];
 #pragma unroll
         for (u32 k = 0; k < SUMMED; k++) {
-            x[k] = packed_of<WIDE>(row.x, own_place(strip + k), width);
-            dy[k] = packed_of<WIDE>(row.dy, own_place(strip + k), width);
+            x[k] = packed_of<WIDE>(own.x, k * STRIP, left);
+            dy[k] = packed_of<WIDE>(own.dy, k * STRIP, left);
         }
         Means means = {};
 #pragma unroll
         for (u32 k = 0; k < SUMMED; k++) {
             Eight hat = x[k].eight(), d = dy[k].eight();
-            row.normalise(hat);
+            own.normalise(hat);
             for (u32 i = 0; i < 8; i++) dgain[k].v[i] = fmaf(d.v[i], hat.v[i], dgain[k].v[i]);
             dbias[k].add(d);
-            means.add(d, hat, room.gain(k));
+            means.add(d, hat, room.gain(row, k));
         }
-        if (!row.dx) continue;
-        if (width > SUMMED * STRIP) means = means_of<WIDE>(row);
+        if (!own.dx) continue;
+        if (width > SUMMED * STRIP) means = means_of<WIDE>(all.from(row, own_place()), left_of(width, own_place()));
         Packed<Stored> outer[SUMMED] = {};
-        if (row.outer) {
+        if (own.outer) {
 #pragma unroll
-            for (u32 k = 0; k < SUMMED; k++) outer[k] = packed_of<WIDE>(row.outer, own_place(strip + k), width);
+            for (u32 k = 0; k < SUMMED; k++) outer[k] = packed_of<WIDE>(own.outer, k * STRIP, left);
         }
         means.finish(width);
 #pragma unroll
         for (u32 k = 0; k < SUMMED; k++) {
-            Eight hat = x[k].eight(), d = dy[k].eight(), plus = outer[k].eight(), by = room.gain(k);
-            row.normalise(hat);
+            Eight hat = x[k].eight(), d = dy[k].eight(), plus = outer[k].eight(), by = room.gain(row, k);
+            own.normalise(hat);
             for (u32 i = 0; i < 8; i++) {
-                d.v[i] = (d.v[i] * by.v[i] - means.along - hat.v[i] * means.across) * row.factor;
-                d.v[i] = row.outer ? plus.v[i] + d.v[i] : d.v[i];
+                d.v[i] = (d.v[i] * by.v[i] - means.along - hat.v[i] * means.across) * own.saved[1];
+                d.v[i] = own.outer ? plus.v[i] + d.v[i] : d.v[i];
             }
-            write_eight<WIDE>(d, row.dx, own_place(strip + k), width);
+            write_eight<WIDE>(d, own.dx, k * STRIP, left);
         }
     }
 #pragma unroll
@@ -235,7 +233,7 @@ __device__ inline void gradient_of_strips(const Norm& run, float* parts, u32 row
         room.lanes[1].put(dbias[k]);
         __syncthreads();
         // Half of the threads have gains, the other half has biases.
-        u32 which = threadIdx.x / STRIP, column = (strip + k) * STRIP + threadIdx.x % STRIP;
+        u32 which = threadIdx.x / STRIP, column = first + k * STRIP + threadIdx.x % STRIP;
         float sum = room.lanes[which].across(threadIdx.x % STRIP);
         if (column < width) parts[((u64)blockIdx.x * 2 + which) * width + column] = sum;
         __syncthreads();
@@ -248,12 +246,12 @@ extern "C" __global__ void __launch_bounds__(512) NAME(layer_norm_gradient_, )(
     __shared__ Room room;
     // Null lies on 16 bytes as well.
     bool wide = width % 8 == 0 && lies_wide(x) && lies_wide(gain) && lies_wide(dy) && lies_wide(outer) && lies_wide(dx);
-    Norm run = {x, dy, outer, dx, gain, saved, width, 0.0f, 0.0f};
-    for (u32 strip = 0; strip * STRIP < width; strip += SUMMED) {
+    Norm all = {x, dy, outer, dx, gain, saved, width};
+    for (u32 first = 0; first < width; first += SUMMED * STRIP) {
         if (wide) {
-            gradient_of_strips<true>(run, parts, rows, strip, room);
+            gradient_of_strips<true>(all, parts, rows, first, room);
         } else {
-            gradient_of_strips<false>(run, parts, rows, strip, room);
+            gradient_of_strips<false>(all, parts, rows, first, room);
         }
     }
 }
