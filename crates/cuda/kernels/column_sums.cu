@@ -9,7 +9,7 @@
 
 extern "C" __global__ void __launch_bounds__(256) NAME(column_parts_, )(
     const Stored* x, float* parts, u32 rows, u32 width, u32 pitch) {
-    __shared__ Lanes room;
+    __shared__ Lanes<> room;
     u32 strips = parts_of(width, STRIP);
     u32 run = blockIdx.x / strips, strip = blockIdx.x % strips * STRIP;
     Columns own(strip, width);
@@ -30,8 +30,10 @@ extern "C" __global__ void __launch_bounds__(256) NAME(column_parts_, )(
             sums.add(some);
         }
     }
-    float sum = across_lanes(sums, room);
-    if (strip + threadIdx.x < width) parts[(u64)run * width + strip + threadIdx.x] = sum;
+    room.put(sums);
+    __syncthreads();
+    u32 column = strip + threadIdx.x;
+    if (column < width) parts[(u64)run * width + column] = room.across(threadIdx.x);
 }
 
 extern "C" __global__ void __launch_bounds__(256) NAME(plane_parts_, )(

@@ -36,7 +36,7 @@ __device__ inline void turn(Eight& d, const Eight& x, u32 kind) {
 
 extern "C" __global__ void __launch_bounds__(256) NAME(gradient_parts_, )(
     const Stored* saved, Stored* d, float* parts, u32 rows, u32 width, u32 kind) {
-    __shared__ Lanes room;
+    __shared__ Lanes<> room;
     u32 strips = parts_of(width, STRIP);
     u32 run = blockIdx.x / strips, strip = blockIdx.x % strips * STRIP;
     Columns own(strip, width);
@@ -53,6 +53,8 @@ extern "C" __global__ void __launch_bounds__(256) NAME(gradient_parts_, )(
         some.write(d + at, own.count, wide);
         sums.add(some);
     }
-    float sum = across_lanes(sums, room);
-    if (strip + threadIdx.x < width) parts[(u64)run * width + strip + threadIdx.x] = sum;
+    room.put(sums);
+    __syncthreads();
+    u32 column = strip + threadIdx.x;
+    if (column < width) parts[(u64)run * width + column] = room.across(threadIdx.x);
 }

@@ -2,84 +2,256 @@
 // layer_norm_gradient: dx, to which `outer` is added where it is not null, and sums for dgain and dbias over each run of
 // 64 rows, [runs, 2, width]. Nobody wants dx where it is null.
 //
-// Order: lane i of a warp adds elements i, i + 32, ... in order, then the lanes as `sums` says; the variance in a second
-// pass around the mean. Sums over a run: eight lanes, lane i adds rows i, i + 8, ... in order, then the lanes in order;
-// `sum_parts` adds the runs.
+// Order: along a row thread i of a warp adds elements 8 i to 8 i + 7, then those 256 further on, ... in order, then the
+// threads as `sums` says; the variance in a second pass around the mean. Sums over a run: sixteen lanes, lane i adds rows i,
+// i + 16, ... in order, then the lanes in order; `sum_parts` adds the runs.
 //
-// Launch: layer_norm a warp a row, 8 rows a block of 256 threads; layer_norm_gradient a block of 256 threads a run, whose
-// rows are in its cache when they are read again for the sums. Does not know the layers around it.
+// Launch: layer_norm a warp a row, 8 rows a block of 256 threads; layer_norm_gradient a block of 512 threads a run, a warp a
+// lane. A row that is not too long is read once and stays in registers; of what is longer, some is read again.
+// Does not know the layers around it.
+
+// Strips of a row that stay in registers.
+const u32 HELD = 4;
+
+// A thread's own of a row: what begins at its first element of the first strip, whose others are strips further on.
+__device__ inline u32 own_place() { return threadIdx.x % 32 * 8; }
+
+// How many elements there are from place `first` on.
+__device__ inline u32 left_of(u32 width, u32 first) { return first < width ? width - first : 0; }
+
+// Eight elements at a place of a thread's own, of which `left` are left. Of rows that are `WIDE` they are eight or none, on
+// 16 bytes. What is not there is zero.
+template <bool WIDE, class T>
+__device__ inline Eight eight_of(const T* own, u32 at, u32 left) {
+    Eight all = {};
+    if (at < left) {
+        if (WIDE) all.read_wide(own + at);
+        else all.read(own + at, left - at, false, 0.0f);
+    }
+    return all;
+}
+
+template <bool WIDE>
+__device__ inline void write_eight(const Eight& all, Stored* own, u32 at, u32 left) {
+    if (at < left) {
+        if (WIDE) all.write_wide(own + at);
+        else all.write(own + at, left - at, false);
+    }
+}
+
+// Elements that are in no strip that is held, eight at a time.
+template <bool WIDE, class F>
+__device__ inline void beyond(const Stored* own, u32 left, F each) {
+    for (u32 at = HELD * STRIP; at < left; at += STRIP) each(eight_of<WIDE>(own, at, left), at);
+}
+
+// All but `saved` begin with the thread's own.
+template <bool WIDE>
+__device__ inline void norm_of_row(
+    const Stored* x, const float* gain, const float* bias, Stored* y, float* saved, u32 width, float epsilon) {
+    u32 left = left_of(width, own_place());
+    Eight held[HELD];
+#pragma unroll
+    for (u32 k = 0; k < HELD; k++) held[k] = eight_of<WIDE>(x, k * STRIP, left);
+    float sum = 0.0f, squares = 0.0f;
+    auto add = [&](const Eight& some, u32) {
+        for (u32 i = 0; i < 8; i++) sum += some.v[i];
+    };
+#pragma unroll
+    for (u32 k = 0; k < HELD; k++) add(held[k], 0);
+    beyond<WIDE>(x, left, add);
+    float mean = across_warp(sum, Plus()) / (float)width;
+    auto add_square = [&](const Eight& some, u32 at) {
+        for (u32 i = 0; i < 8; i++) {
+            float away = some.v[i] - mean;
+            squares += at + i < left ? away * away : 0.0f;
+        }
+    };
+#pragma unroll
+    for (u32 k = 0; k < HELD; k++) add_square(held[k], k * STRIP);
+    beyond<WIDE>(x, left, add_square);
+    float variance = across_warp(squares, Plus()) / (float)width;
+    float factor = 1.0f / sqrtf(variance + epsilon);
+    if (threadIdx.x % 32 == 0) {
+        saved[0] = mean;
+        saved[1] = factor;
+    }
+    auto write = [&](Eight some, u32 at) {
+        Eight by = eight_of<WIDE>(gain, at, left), plus = eight_of<WIDE>(bias, at, left);
+        for (u32 i = 0; i < 8; i++) some.v[i] = fmaf((some.v[i] - mean) * factor, by.v[i], plus.v[i]);
+        write_eight<WIDE>(some, y, at, left);
+    };
+#pragma unroll
+    for (u32 k = 0; k < HELD; k++) write(held[k], k * STRIP);
+    beyond<WIDE>(x, left, write);
+}
 
 extern "C" __global__ void __launch_bounds__(256) NAME(layer_norm_, )(
     const Stored* x, const float* gain, const float* bias, Stored* y, float* saved, u32 rows, u32 width,
     float epsilon) {
-    u32 row = blockIdx.x * 8 + threadIdx.x / 32, lane = threadIdx.x % 32;
+    u32 row = blockIdx.x * 8 + threadIdx.x / 32;
     if (row >= rows) return;
-    x += (u64)row * width;
-    y += (u64)row * width;
-    float sum = 0.0f, squares = 0.0f;
-    for (u32 i = lane; i < width; i += 32) sum += x[i];
-    float mean = across_warp(sum, Plus()) / (float)width;
-    for (u32 i = lane; i < width; i += 32) squares += (x[i] - mean) * (x[i] - mean);
-    float variance = across_warp(squares, Plus()) / (float)width;
-    float factor = 1.0f / sqrtf(variance + epsilon);
-    if (lane == 0) {
-        saved[2 * row] = mean;
-        saved[2 * row + 1] = factor;
-    }
-    for (u32 i = lane; i < width; i += 32) y[i] = fmaf((x[i] - mean) * factor, gain[i], bias[i]);
-}
-
-// dx = outer + factor (d - mean(d) - xhat mean(d xhat)), d = dy gain, of one row by a warp.
-__device__ inline void row_gradient(
-    const Stored* x, const float* gain, float mean, float factor, const Stored* dy, const Stored* outer, Stored* dx,
-    u32 width) {
-    u32 lane = threadIdx.x % 32;
-    float along = 0.0f, across = 0.0f;
-    for (u32 i = lane; i < width; i += 32) {
-        float d = dy[i] * gain[i];
-        along += d;
-        across += d * ((x[i] - mean) * factor);
-    }
-    along = across_warp(along, Plus()) / (float)width;
-    across = across_warp(across, Plus()) / (float)width;
-    for (u32 i = lane; i < width; i += 32) {
-        float d = (dy[i] * gain[i] - along - (x[i] - mean) * factor * across) * factor;
-        dx[i] = outer ? outer[i] + d : d;
+    bool wide = width % 8 == 0 && lies_wide(x) && lies_wide(y) && lies_wide(gain) && lies_wide(bias);
+    u64 own = (u64)row * width + own_place();
+    x += own;
+    y += own;
+    gain += own_place();
+    bias += own_place();
+    saved += 2 * (u64)row;
+    if (wide) {
+        norm_of_row<true>(x, gain, bias, y, saved, width, epsilon);
+    } else {
+        norm_of_row<false>(x, gain, bias, y, saved, width, epsilon);
     }
 }
 
-extern "C" __global__ void __launch_bounds__(256) NAME(layer_norm_gradient_, )(
+// Strips of a row of whose columns a thread has the sums, and lanes of a run.
+const u32 SUMMED = sizeof(Stored) == 2 ? 3 : 2;
+const u32 LANES = 16;
+
+template <bool WIDE>
+__device__ inline Packed<Stored> packed_of(const Stored* own, u32 at, u32 left) {
+    if (WIDE) {
+        Packed<Stored> packed = {};
+        if (at < left) packed = *(const Packed<Stored>*)(own + at);
+        return packed;
+    }
+    return Packed<Stored>::of(eight_of<WIDE>(own, at, left));
+}
+
+// What a gradient is made of: of all rows, or of one from some place on.
+struct Norm {
+    const Stored *x, *dy, *outer;
+    Stored* dx;
+    const float *gain, *saved;
+    u32 width;
+
+    __device__ Norm from(u32 row, u32 first) const {
+        u64 at = (u64)row * width + first;
+        return {x + at, dy + at, outer ? outer + at : 0, dx ? dx + at : 0, gain + first, saved + 2 * (u64)row, width};
+    }
+
+    __device__ void normalise(Eight& x) const {
+        float mean = saved[0], factor = saved[1];
+        for (u32 i = 0; i < 8; i++) x.v[i] = (x.v[i] - mean) * factor;
+    }
+};
+
+// Means of d and of d xhat, d = dy gain.
+struct Means {
+    float along, across;
+
+    __device__ void add(const Eight& dy, const Eight& hat, const Eight& gain) {
+        for (u32 i = 0; i < 8; i++) {
+            float d = dy.v[i] * gain.v[i];
+            along += d;
+            across += d * hat.v[i];
+        }
+    }
+
+    __device__ void finish(u32 width) {
+        along = across_warp(along, Plus()) / (float)width;
+        across = across_warp(across, Plus()) / (float)width;
+    }
+};
+
+// Those of a row that no thread holds whole.
+template <bool WIDE>
+__device__ inline Means means_of(const Norm& own, u32 left) {
+    Means means = {};
+    for (u32 at = 0; at < left; at += STRIP) {
+        Eight hat = eight_of<WIDE>(own.x, at, left);
+        own.normalise(hat);
+        means.add(eight_of<WIDE>(own.dy, at, left), hat, eight_of<WIDE>(own.gain, at, left));
+    }
+    return means;
+}
+
+// Shared memory: the sums of lanes, and the gains of the strips at hand. These are there twice, and rows take them in turn:
+// else a compiler may keep them in registers that are wanted for sums.
+struct Room {
+    Lanes<LANES> lanes[2];
+    alignas(16) float gains[2][SUMMED * STRIP];
+
+    __device__ void take(const float* gain, u32 left) {
+        for (u32 i = threadIdx.x; i < SUMMED * STRIP; i += LANES * 32) gains[0][i] = gains[1][i] = i < left ? gain[i] : 0.0f;
+        __syncthreads();
+    }
+
+    __device__ Eight gain(u32 row, u32 strip) const {
+        Eight own = {};
+        own.read_wide(gains[row / LANES % 2] + own_place() + strip * STRIP);
+        return own;
+    }
+};
+
+// The strips of a run from column `first` on, as many as are summed at once: their dx and their sums.
+template <bool WIDE>
+__device__ inline void gradient_of_strips(const Norm& all, float* parts, u32 rows, u32 first, Room& room) {
+    Eight dgain[SUMMED] = {}, dbias[SUMMED] = {};
+    u32 width = all.width, left = left_of(width, first + own_place()), end = least(rows, (blockIdx.x + 1) * 64);
+    room.take(all.gain + first, width - first);
+    for (u32 row = blockIdx.x * 64 + threadIdx.x / 32; row < end; row += LANES) {
+        Norm own = all.from(row, first + own_place());
+        Packed<Stored> x[SUMMED], dy[SUMMED];
+#pragma unroll
+        for (u32 k = 0; k < SUMMED; k++) {
+            x[k] = packed_of<WIDE>(own.x, k * STRIP, left);
+            dy[k] = packed_of<WIDE>(own.dy, k * STRIP, left);
+        }
+        Means means = {};
+#pragma unroll
+        for (u32 k = 0; k < SUMMED; k++) {
+            Eight hat = x[k].eight(), d = dy[k].eight();
+            own.normalise(hat);
+            for (u32 i = 0; i < 8; i++) dgain[k].v[i] = fmaf(d.v[i], hat.v[i], dgain[k].v[i]);
+            dbias[k].add(d);
+            means.add(d, hat, room.gain(row, k));
+        }
+        if (!own.dx) continue;
+        if (width > SUMMED * STRIP) means = means_of<WIDE>(all.from(row, own_place()), left_of(width, own_place()));
+        Packed<Stored> outer[SUMMED] = {};
+        if (own.outer) {
+#pragma unroll
+            for (u32 k = 0; k < SUMMED; k++) outer[k] = packed_of<WIDE>(own.outer, k * STRIP, left);
+        }
+        means.finish(width);
+#pragma unroll
+        for (u32 k = 0; k < SUMMED; k++) {
+            Eight hat = x[k].eight(), d = dy[k].eight(), plus = outer[k].eight(), by = room.gain(row, k);
+            own.normalise(hat);
+            for (u32 i = 0; i < 8; i++) {
+                d.v[i] = (d.v[i] * by.v[i] - means.along - hat.v[i] * means.across) * own.saved[1];
+                d.v[i] = own.outer ? plus.v[i] + d.v[i] : d.v[i];
+            }
+            write_eight<WIDE>(d, own.dx, k * STRIP, left);
+        }
+    }
+#pragma unroll
+    for (u32 k = 0; k < SUMMED; k++) {
+        room.lanes[0].put(dgain[k]);
+        room.lanes[1].put(dbias[k]);
+        __syncthreads();
+        // Half of the threads have gains, the other half has biases.
+        u32 which = threadIdx.x / STRIP, column = first + k * STRIP + threadIdx.x % STRIP;
+        float sum = room.lanes[which].across(threadIdx.x % STRIP);
+        if (column < width) parts[((u64)blockIdx.x * 2 + which) * width + column] = sum;
+        __syncthreads();
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(512) NAME(layer_norm_gradient_, )(
     const Stored* x, const float* gain, const float* saved, const Stored* dy, const Stored* outer, Stored* dx, float* parts,
     u32 rows, u32 width) {
-    __shared__ float lanes[2][8][33];
-    u32 run = blockIdx.x, lane = threadIdx.x / 32;
-    u32 end = least(rows, (run + 1) * 64);
-    for (u32 row = run * 64 + lane; dx && row < end; row += 8) {
-        u64 at = (u64)row * width;
-        const Stored* from = outer ? outer + at : outer;
-        row_gradient(x + at, gain, saved[2 * row], saved[2 * row + 1], dy + at, from, dx + at, width);
-    }
-    for (u32 first = 0; first < width; first += 32) {
-        u32 column = first + threadIdx.x % 32;
-        float dgain = 0.0f, dbias = 0.0f;
-        if (column < width) {
-            for (u32 row = run * 64 + lane; row < end; row += 8) {
-                float d = dy[(u64)row * width + column];
-                dgain = fmaf(d, (x[(u64)row * width + column] - saved[2 * row]) * saved[2 * row + 1], dgain);
-                dbias += d;
-            }
+    __shared__ Room room;
+    // Null lies on 16 bytes as well.
+    bool wide = width % 8 == 0 && lies_wide(x) && lies_wide(gain) && lies_wide(dy) && lies_wide(outer) && lies_wide(dx);
+    Norm all = {x, dy, outer, dx, gain, saved, width};
+    for (u32 first = 0; first < width; first += SUMMED * STRIP) {
+        if (wide) {
+            gradient_of_strips<true>(all, parts, rows, first, room);
+        } else {
+            gradient_of_strips<false>(all, parts, rows, first, room);
         }
-        lanes[0][lane][threadIdx.x % 32] = dgain;
-        lanes[1][lane][threadIdx.x % 32] = dbias;
-        __syncthreads();
-        if (lane == 0 && column < width) {
-            for (u32 i = 1; i < 8; i++) {
-                dgain += lanes[0][i][threadIdx.x];
-                dbias += lanes[1][i][threadIdx.x];
-            }
-            parts[(u64)run * 2 * width + column] = dgain;
-            parts[((u64)run * 2 + 1) * width + column] = dbias;
-        }
-        __syncthreads();
     }
 }

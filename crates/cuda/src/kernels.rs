@@ -246,17 +246,17 @@ kernels! {
     SUM_PARTS_CU "sum_parts.cu" [] {
         SUM_PARTS "sum_parts" 256 "fFlul"
     }
-    LAYER_NORM_CU "layer_norm.cu" ["sums.cuh", "f32.cuh"] {
+    LAYER_NORM_CU "layer_norm.cu" ["sums.cuh", "f32.cuh", "wide.cuh", "strip.cuh"] {
         LAYER_NORM "layer_norm_f32" 256 "fffFFuur"
-        LAYER_NORM_GRADIENT "layer_norm_gradient_f32" 256 "fffffFFuu"
+        LAYER_NORM_GRADIENT "layer_norm_gradient_f32" 512 "fffffFFuu"
     }
-    LAYER_NORM_BF16_CU "layer_norm.cu" ["sums.cuh", "bf16.cuh"] {
+    LAYER_NORM_BF16_CU "layer_norm.cu" ["sums.cuh", "bf16.cuh", "wide.cuh", "strip.cuh"] {
         LAYER_NORM_BF16 "layer_norm_bf16" 256 "hffHFuur"
-        LAYER_NORM_GRADIENT_BF16 "layer_norm_gradient_bf16" 256 "hffhhHFuu"
+        LAYER_NORM_GRADIENT_BF16 "layer_norm_gradient_bf16" 512 "hffhhHFuu"
     }
-    LAYER_NORM_F16_CU "layer_norm.cu" ["sums.cuh", "f16.cuh"] {
+    LAYER_NORM_F16_CU "layer_norm.cu" ["sums.cuh", "f16.cuh", "wide.cuh", "strip.cuh"] {
         LAYER_NORM_F16 "layer_norm_f16" 256 "hffHFuur"
-        LAYER_NORM_GRADIENT_F16 "layer_norm_gradient_f16" 256 "hffhhHFuu"
+        LAYER_NORM_GRADIENT_F16 "layer_norm_gradient_f16" 512 "hffhhHFuu"
     }
     BATCH_NORM_CU "batch_norm.cu" ["sums.cuh", "run.cuh", "f32.cuh"] {
         BATCH_NORM_PARTS "batch_norm_parts_f32" 256 "fDuuu"

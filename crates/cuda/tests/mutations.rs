@@ -61,13 +61,13 @@ static CHANGES: &[Change] = &[
     (&PLANE_PARTS, "sum + x[(i / area", "sum - x[(i / area", conv::conv2d_weight_gradient),
     (&SUM_PARTS, "sum + parts[part", "sum - parts[part", sums::column_sums),
     (&SUM_PARTS, "sum += room[other]", "sum -= room[other]", sums::column_sums_of_many_rows),
-    (&LAYER_NORM, "fmaf((x[i] - mean)", "fmaf((x[i] + mean)", norms::layer_norm),
+    (&LAYER_NORM, "(some.v[i] - mean) * factor", "(some.v[i] + mean) * factor", norms::layer_norm),
     (&LAYER_NORM, "join(v, __shfl", "join(-v, __shfl", norms::layer_norm),
-    (&LAYER_NORM_GRADIENT, "gain[i] - along", "gain[i] + along", norms::layer_norm_gradient),
+    (&LAYER_NORM_GRADIENT, "by.v[i] - means.along", "by.v[i] + means.along", norms::layer_norm_gradient),
     (
         &LAYER_NORM_GRADIENT,
-        "column] - saved[2 * row]",
-        "column] + saved[2 * row]",
+        "(x.v[i] - mean) * factor",
+        "(x.v[i] + mean) * factor",
         norms::layer_norm_gradient,
     ),
     (&GRADIENT_PARTS, "x.v[i] > 0.0f", "x.v[i] < 0.0f", stored::gradient_and_sums::<Bf16>),
@@ -283,7 +283,7 @@ static CHANGES: &[Change] = &[
         "d.v[i] / slope_of_gelu",
         stored::gradient_and_sums::<Bf16>,
     ),
-    (&LAYER_NORM_GRADIENT_BF16, "outer[i] + d", "outer[i] - d", stored::layer_norm::<Bf16>),
+    (&LAYER_NORM_GRADIENT_BF16, "plus.v[i] + d.v[i]", "plus.v[i] - d.v[i]", stored::layer_norm::<Bf16>),
     (&BATCH_NORM_BF16, "pieces, saved[2 * c]", "pieces, -saved[2 * c]", stored::batch_norm::<Bf16>),
     (&CROSS_ENTROPY_BF16, "(lse - (double)goal)", "(lse + (double)goal)", stored::losses::<Bf16>),
     (&ARG_MAX_BF16, "x[row * pitch + i]", "x[row * width + i]", stored::rows_apart::<Bf16>),
@@ -298,8 +298,8 @@ static CHANGES: &[Change] = &[
     (&DROPOUT, "8 < bar", "8 <= bar", elementwise::dropout),
     (&SUM_IN_ORDER, "start += 256", "start += 512", sums::sum_of_many_squares),
     (&COLUMN_PARTS, "(run + 1) * 256", "(run - 1) * 256", sums::column_sums),
-    (&LAYER_NORM, "squares += (x[i] - mean)", "squares += (x[i] + mean)", norms::layer_norm),
-    (&LAYER_NORM_GRADIENT, "(run + 1) * 64", "(run - 1) * 64", norms::layer_norm_gradient),
+    (&LAYER_NORM, "away = some.v[i] - mean", "away = some.v[i] + mean", norms::layer_norm),
+    (&LAYER_NORM_GRADIENT, "(blockIdx.x + 1) * 64", "(blockIdx.x - 1) * 64", norms::layer_norm_gradient),
     (&CROSS_ENTROPY, "target >= width", "target > width", losses::broken_rows),
     (&LOSS_SUMS, "counts[row] >> 1", "counts[row]", losses::cross_entropy),
     (&MAX_POOL_GRADIENT, "at / stride + 1", "at / stride - 1", pooling::max_pool),
@@ -310,15 +310,7 @@ static CHANGES: &[Change] = &[
 /// What the stand-in itself has to notice, and the words that it says.
 static FAULTS: &[(Change, &str)] = &[
     // A barrier is missing: shared memory is read before it is written.
-    (
-        (
-            &COLUMN_PARTS,
-            "    __syncthreads();\n    float sum = room.sums[0]",
-            "    float sum = room.sums[0]",
-            sums::column_sums,
-        ),
-        "NaN",
-    ),
+    ((&COLUMN_PARTS, "    __syncthreads();\n    u32 column", "    u32 column", sums::column_sums), "NaN"),
     // The second barrier of a loop is missing: what some still read is overwritten.
     (
         (&PRODUCT, "        __syncthreads();\n        u32 done", "        u32 done", product::product),
@@ -328,8 +320,8 @@ static FAULTS: &[(Change, &str)] = &[
     (
         (
             &COLUMN_PARTS,
-            "    float sum = across_lanes",
-            "    if (threadIdx.x / 32 == 3) return;\n    float sum = across_lanes",
+            "    room.put(sums)",
+            "    if (threadIdx.x / 32 == 3) return;\n    room.put(sums)",
             sums::column_sums,
         ),
         "waits at barrier",
@@ -338,8 +330,8 @@ static FAULTS: &[(Change, &str)] = &[
     (
         (
             &LAYER_NORM,
-            "    if (row >= rows) return;\n    x += (u64)row * width;\n    y +=",
-            "    if (row >= rows || lane == 5) return;\n    x += (u64)row * width;\n    y +=",
+            "    if (row >= rows) return;",
+            "    if (row >= rows || threadIdx.x % 32 == 5) return;",
             norms::layer_norm,
         ),
         "waits at shuffle",

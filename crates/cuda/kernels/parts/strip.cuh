@@ -1,5 +1,5 @@
-// A strip of a matrix, by a block of 256 threads: 256 columns, of which each thread of a warp has eight side by side, and
-// each warp is a lane: it has every eighth row.
+// A strip of a matrix: 256 columns, of which each thread of a warp has eight side by side. Each warp of a block is a lane: of
+// eight it has every eighth row.
 //
 // Order: the lanes from the first to the last. Does not know what is summed.
 
@@ -14,16 +14,18 @@ struct Columns {
     }
 };
 
-// Shared memory for the sums of a strip.
+// The sums of a strip by each lane, in shared memory.
+template <u32 LANES = 8>
 struct alignas(16) Lanes {
-    float sums[8][STRIP];
-};
+    float sums[LANES][STRIP];
 
-// The sums of a strip from those of the warps: thread i gets that of column i. The room may be used again behind a barrier.
-__device__ inline float across_lanes(const Eight& sums, Lanes& room) {
-    sums.write_wide(&room.sums[threadIdx.x / 32][threadIdx.x % 32 * 8]);
-    __syncthreads();
-    float sum = room.sums[0][threadIdx.x];
-    for (u32 lane = 1; lane < 8; lane++) sum += room.sums[lane][threadIdx.x];
-    return sum;
-}
+    // Those of a thread.
+    __device__ void put(const Eight& own) { own.write_wide(&sums[threadIdx.x / 32][threadIdx.x % 32 * 8]); }
+
+    // The sum of a column, once all are there.
+    __device__ float across(u32 column) const {
+        float sum = sums[0][column];
+        for (u32 lane = 1; lane < LANES; lane++) sum += sums[lane][column];
+        return sum;
+    }
+};

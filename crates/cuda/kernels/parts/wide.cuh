@@ -83,3 +83,21 @@ struct Eight {
         }
     }
 };
+
+// Eight numbers as they lie in memory: of halves in half as many registers.
+template <class T>
+struct Packed {
+    Quad quads[sizeof(T) / 2];
+
+    __device__ static Packed of(const Eight& x) {
+        Packed packed = {};
+        x.write_wide((T*)packed.quads);
+        return packed;
+    }
+
+    __device__ Eight eight() const {
+        Eight x = {};
+        x.read_wide((const T*)quads);
+        return x;
+    }
+};

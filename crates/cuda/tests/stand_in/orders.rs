@@ -30,6 +30,15 @@ pub fn in_lanes<T: Copy + Default + Add<Output = T>>(lanes: usize, x: impl Itera
     sums
 }
 
+/// Sums of `lanes` lanes: lane `i` adds the eight elements from `8 i` on, then those from `8 (i + lanes)` on, ... in order.
+fn in_wide_lanes(lanes: usize, x: impl Iterator<Item = f32>) -> Vec<f32> {
+    let mut sums = vec![0.0; lanes];
+    for (i, v) in x.enumerate() {
+        sums[i / 8 % lanes] += v;
+    }
+    sums
+}
+
 fn in_order(x: impl IntoIterator<Item = f32>) -> f32 {
     x.into_iter().reduce(|sum, v| sum + v).unwrap_or(0.0)
 }
@@ -59,12 +68,12 @@ pub fn plane_sums([channels, area]: [usize; 2], x: &[f32]) -> Vec<f32> {
     (0..channels).map(channel).collect()
 }
 
-/// `layer_norm`: 32 lanes a row, the variance in a second pass.
+/// `layer_norm`: 32 lanes a row, eight elements at a time, the variance in a second pass.
 pub fn layer_norm(shape: Rows, x: &[f32], gain: &[f32], bias: &[f32]) -> Vec<f32> {
     let width = shape.width as f32;
     let row = |x: &[f32]| {
-        let mean = across_warp(in_lanes(32, x.iter().copied())) / width;
-        let variance = across_warp(in_lanes(32, x.iter().map(|v| (v - mean) * (v - mean)))) / width;
+        let mean = across_warp(in_wide_lanes(32, x.iter().copied())) / width;
+        let variance = across_warp(in_wide_lanes(32, x.iter().map(|v| (v - mean) * (v - mean)))) / width;
         let factor = 1.0 / (variance + 1e-5).sqrt();
         let y = x
             .iter()
@@ -76,12 +85,12 @@ pub fn layer_norm(shape: Rows, x: &[f32], gain: &[f32], bias: &[f32]) -> Vec<f32
     x.chunks(shape.width).flat_map(row).collect()
 }
 
-/// `layer_norm_parts`, then `sum_parts`: runs of 64 rows, eight lanes each; `dgain`, then `dbias`.
+/// `layer_norm_parts`, then `sum_parts`: runs of 64 rows, sixteen lanes each; `dgain`, then `dbias`.
 pub fn layer_norm_sums(shape: Rows, x: &[f32], saved: &[f32], dy: &[f32]) -> [Vec<f32>; 2] {
     let run = |first: usize, column: usize| {
-        let mut lanes = [[0.0f32; 8]; 2];
+        let mut lanes = [[0.0f32; 16]; 2];
         for row in first..(first + 64).min(shape.rows) {
-            let (at, lane) = (row * shape.width + column, row % 8);
+            let (at, lane) = (row * shape.width + column, row % 16);
             let hat = (x[at] - saved[2 * row]) * saved[2 * row + 1];
             lanes[0][lane] = dy[at].mul_add(hat, lanes[0][lane]);
             lanes[1][lane] += dy[at];

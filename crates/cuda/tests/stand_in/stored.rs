@@ -212,7 +212,7 @@ pub fn gradient_and_sums<K: Kind>(q: &StandIn, extent: Extent) {
 
 /// With and without a gradient around it, which may be any number.
 pub fn layer_norm<K: Kind>(q: &StandIn, extent: Extent) {
-    for &(rows, width) in extent.of(1, &[(1, 1), (9, 33), (70, 768), (130, 40)]) {
+    for &(rows, width) in extent.of(1, &[(1, 1), (9, 33), (70, 768), (3, 1033), (2, 1296), (130, 40)]) {
         let (shape, len) = (Rows { rows, width }, rows * width);
         let (gain, bias) = (numbers(21, width), numbers(22, width));
         let (gain, bias) = (Buffer::of(q, "gain", &gain), Buffer::of(q, "bias", &bias));
