@@ -31,7 +31,7 @@ pub enum LibraryError {
         library: &'static str,
     },
     /// A call failed.
-    #[error("{call} returned {status}")]
+    #[error("{call} returned {status}\nhint: kernels=own does without the library")]
     Call {
         /// The function.
         call: &'static str,
