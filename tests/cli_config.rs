@@ -247,6 +247,12 @@ fn values_that_do_not_fit_together_are_refused() {
         (&["model.channels=[]"], "a cnn needs at least one block"),
         (&["loss.class_weights=[0, 0]"], "no class has a weight above 0"),
         (&["loss=mse"], "mse needs numbers as targets, and digits has classes"),
+        (&["shard=gradients"], "shard: only ranks that keep shards of the state share out more of it"),
+        (
+            &["state=sharded", "shard=gradients", "balance=on"],
+            "balance: ranks go through rounds of one micro-batch",
+        ),
+        (&["kernels=fast"], "kernels: expected auto | own"),
         (&["optimizer.kind=sgd", "optimizer.momentum=0", "optimizer.nesterov=true"], "a momentum of 0"),
         (&["data.augment=[shift, spin]"], "unknown augmentation \"spin\""),
         (&["data.augment=[\"jitter:1,2\"]"], "augmentation \"jitter:1,2\" is no jitter:B,C,S"),

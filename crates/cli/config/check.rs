@@ -229,6 +229,10 @@ fn sharded(config: &Config, problems: &mut Vec<Problem>) {
         let problem = config.problem("shard", "a program's own passes give a gradient as a whole");
         problems.push(problem.hint("write shard=optimizer"));
     }
+    if level >= ShardLevel::Gradients && config.world.balance {
+        let words = "ranks go through rounds of one micro-batch each, and none gets fewer than another";
+        problems.push(config.problem("balance", words).hint("write balance=off, or shard=optimizer"));
+    }
     if !config.optimizer.rule.in_shares() {
         let problem = config
             .problem("state", "this optimizer takes parameters together, and nobody has them all in shards");

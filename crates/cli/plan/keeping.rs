@@ -27,7 +27,8 @@ impl Plan {
         let (whole, carried) = (self.config.clone(), self.carried);
         // The least that has room; windows of gradients go through the host.
         for level in [ShardLevel::Optimizer, ShardLevel::Gradients, ShardLevel::Parameters] {
-            if level > ShardLevel::Optimizer && whole.backend == Backend::Nccl {
+            // Nor is a slower rank spared there.
+            if level > ShardLevel::Optimizer && (whole.backend == Backend::Nccl || whole.world.balance) {
                 break;
             }
             self.config = whole.with_state_in_shards(level);
