@@ -103,10 +103,10 @@ case $arch in 9? | 1??) arch+=a ;; esac
 if [[ -x $pack/dtrain ]]; then
     told "dtrain doctor" doctor 60 "$pack/dtrain" doctor
     part doctor-json 60 "$pack/dtrain" doctor --json
-    nvrtc=$(library nvrtc) nccl=$(library nccl) cublaslt=$(library cublaslt)
+    nvrtc=$(library nvrtc) nccl=$(library nccl) cublaslt=$(library cublaslt) cudnn=$(library cudnn)
 else
     skip "dtrain doctor" "there is no $pack/dtrain: bench/gpu.sh --pack"
-    nvrtc= nccl= cublaslt=
+    nvrtc= nccl= cublaslt= cudnn=
 fi
 if [[ $nccl ]]; then row "NCCL, by dtrain's own search" ok "" "" "" "" "$nccl"; else
     skip "NCCL, by dtrain's own search" "dtrain doctor found none"
@@ -117,6 +117,11 @@ DTRAIN_NCCL=$(path_in "$nccl")
 [[ $DTRAIN_NCCL ]] && export DTRAIN_NCCL || unset DTRAIN_NCCL
 DTRAIN_CUBLASLT=$(path_in "$cublaslt")
 [[ $DTRAIN_CUBLASLT ]] && export DTRAIN_CUBLASLT || unset DTRAIN_CUBLASLT
+DTRAIN_CUDNN=$(path_in "$cudnn")
+[[ $DTRAIN_CUDNN ]] && export DTRAIN_CUDNN || unset DTRAIN_CUDNN
+# What is measured may have them do what they are faster at.
+libraries=()
+[[ ${DTRAIN_CUBLASLT:-}${DTRAIN_CUDNN:-} ]] && libraries=(--library 1)
 
 if [[ ! -x $pack/kernels ]]; then
     skip "kernels by NVRTC" "there is no $pack/kernels"

@@ -34,7 +34,7 @@ ours() {
     shift 3
     [[ $here && -x $pack/train/step ]] || return
     speed "$(named "dtrain: $work $precision" "$@")" "$id" 60 \
-        "$pack/train/step" --work "$work" --precision "$precision" --seconds "$(window "$work")" ${DTRAIN_CUBLASLT:+--library 1} "$@"
+        "$pack/train/step" --work "$work" --precision "$precision" --seconds "$(window "$work")" ${libraries[@]+"${libraries[@]}"} "$@"
 }
 
 # theirs ID WORK MODE ARGUMENTS...: rates of PyTorch.
@@ -149,7 +149,7 @@ curve() {
     [[ $torch ]] || { skip "$name" "no PyTorch"; return; }
     given=(--work gpt2 --curve "$out/text" --steps 60 --batch 4)
     pages >"$out/text"
-    if part "curve-$precision-dtrain" 60 "$pack/train/step" "${given[@]}" --precision "$precision" ${DTRAIN_CUBLASLT:+--library 1} &&
+    if part "curve-$precision-dtrain" 60 "$pack/train/step" "${given[@]}" --precision "$precision" ${libraries[@]+"${libraries[@]}"} &&
         part "curve-$precision-eager" 60 "${peer[@]}" "${given[@]}" --precisions "$precision" $peers; then
         said=$(close "$precision") || state="failed (they differ)"
     fi

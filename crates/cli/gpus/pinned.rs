@@ -122,7 +122,7 @@ pub fn pinned(list: &CudaList, wanted: &[ProductKey], before: Option<ProductPins
                 ));
             }
             tracing::info!(
-                products = products.products.len(),
+                products = products.chosen.len(),
                 chosen_now = now,
                 word = products.word(),
                 "cuBLASLt"
@@ -164,7 +164,7 @@ fn chosen(number: u32, asked: &Asked) -> Result<Answer, String> {
     let mut known = remembered(&file, &name, library.version());
     // What the run did it does again.
     let same = asked.before.iter().filter(|before| before.gpu == name && before.version == library.version());
-    let before = same.clone().flat_map(|before| before.products.clone()).collect::<Vec<_>>();
+    let before = same.clone().flat_map(|before| before.chosen.clone()).collect::<Vec<_>>();
     let lacking: Vec<ProductKey> = known
         .lacking(&asked.wanted)
         .into_iter()

@@ -160,8 +160,14 @@ kernels! {
         GELU_TANH_F16 "gelu_tanh_f16" 256 "hHl"
         GELU_TANH_GRADIENT_F16 "gelu_tanh_gradient_f16" 256 "hHl"
     }
-    BIAS_ACTIVATION_CU "bias_activation.cu" [] {
-        BIAS_ACTIVATION "bias_activation" 256 "fFluuu"
+    BIAS_ACTIVATION_CU "bias_activation.cu" ["f32.cuh"] {
+        BIAS_ACTIVATION "bias_activation_f32" 256 "fFluuu"
+    }
+    BIAS_ACTIVATION_BF16_CU "bias_activation.cu" ["bf16.cuh"] {
+        BIAS_ACTIVATION_BF16 "bias_activation_bf16" 256 "fHluuu"
+    }
+    BIAS_ACTIVATION_F16_CU "bias_activation.cu" ["f16.cuh"] {
+        BIAS_ACTIVATION_F16 "bias_activation_f16" 256 "fHluuu"
     }
     DROPOUT_CU "dropout.cu" ["f32.cuh"] {
         DROPOUT "dropout_f32" 256 "fFluuuuuur"

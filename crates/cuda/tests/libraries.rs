@@ -56,7 +56,7 @@ fn cudnn_tells_its_version_without_a_driver_and_is_an_error_where_it_is_missing(
     named("DTRAIN_TEST_CUDNN");
     let there = judged("DTRAIN_TEST_CUDNN", cudnn::version(), 8_000);
     // SAFETY: no stream: the default one.
-    match unsafe { Cudnn::new(std::ptr::null_mut()) } {
+    match Cudnn::new().and_then(|library| unsafe { library.on(std::ptr::null_mut()) }) {
         Ok(_) => assert!(there),
         Err(LibraryError::Missing { .. }) => assert!(!there),
         Err(error) => {

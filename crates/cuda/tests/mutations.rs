@@ -272,6 +272,7 @@ static CHANGES: &[Change] = &[
     (&COPY_BF16, "y[i] = x[i]", "y[i] = -x[i]", stored::point_wise::<Bf16>),
     (&ADD_BF16, "a[i] + b[i]", "a[i] - b[i]", stored::point_wise::<Bf16>),
     (&RELU_GRADIENT_BF16, "y[i] > 0.0f", "y[i] < 0.0f", stored::point_wise::<Bf16>),
+    (&BIAS_ACTIVATION_BF16, "y[i] + bias[", "y[i] - bias[", stored::point_wise::<Bf16>),
     (&GELU_TANH_GRADIENT_BF16, "s * rest", "s * s", stored::point_wise::<Bf16>),
     (&DROPOUT_BF16, "key0 += 0x9E3779B9u", "key0 -= 0x9E3779B9u", stored::point_wise::<Bf16>),
     (&ADAMW_BF16, "decay - step_size", "decay + step_size", stored::updates::<Bf16>),

@@ -17,7 +17,7 @@ pub struct Asked {
     pub batch: Option<usize>,
     /// So many kernels that take the largest shares of a step are listed.
     pub shares: usize,
-    /// Whether a library does the products that it is faster at, chosen now.
+    /// Whether libraries do the products and convolutions that they are faster at, chosen now.
     pub library: bool,
     /// The text to learn, instead of measuring.
     pub curve: Option<PathBuf>,

@@ -10,7 +10,8 @@
 //! way to the tensor cores, all that is kept is f32; in f16 the loss is scaled. What dtrain cannot do yet it calls `skipped: not yet: WHY`,
 //! what there is no room for `lost WORK PRECISION dtrain no room: WHY`.
 //!
-//! `--library 1` has cuBLASLt, which `DTRAIN_CUBLASLT` names, do the products that it is faster at; they are chosen first, and listed.
+//! `--library 1` has cuBLASLt and cuDNN, which `DTRAIN_CUBLASLT` and `DTRAIN_CUDNN` name, do the products and convolutions that they are
+//! faster at; those are chosen first, and listed.
 //! `--batch N` takes another batch; of GPT-2 it is the largest of 64, 32, 16 and 8 that there is room for. `--shares N` lists the kernels
 //! that take most of a step. `--curve FILE --steps N` trains GPT-2 on a text and prints its losses instead.
 
@@ -19,7 +20,7 @@ mod machine;
 
 mod asked;
 mod curve;
-mod products;
+mod libraries;
 mod shares;
 mod started;
 
@@ -27,8 +28,8 @@ use asked::Asked;
 use dtrain_cuda::{CudaDevice, Precision};
 use dtrain_engine::models::GptOptions;
 use dtrain_engine::{EngineError, Replica};
+use libraries::Libraries;
 use machine::Machine;
-use products::Products;
 use started::Started;
 use std::path::Path;
 use std::process::ExitCode;
@@ -76,9 +77,9 @@ fn utilisation(started: &Started, asked: &Asked, rate: f64) -> Option<String> {
 /// Prints the rate, and what else is asked for.
 fn measure(asked: &Asked, precision: Precision, machine: &Machine) -> Result<(), EngineError> {
     let gpu = machine.gpu(0);
-    let products = if asked.library { Products::chosen(asked, precision, &gpu)? } else { None };
-    let with =
-        |device: CudaDevice| products.iter().try_fold(device, |device, products| products.given_to(device));
+    let libraries =
+        if asked.library { Libraries::chosen(asked, precision, &gpu)? } else { Libraries::default() };
+    let with = |device: CudaDevice| libraries.given_to(device);
     let mut started = Started::new(asked, precision, || with(CudaDevice::new(&gpu, precision)?))?;
     let (rows, unit, each) = (started.data.batch().rows, started.unit, started.of_a_step() as f64);
     let steps = rate(&mut started, asked.time);
@@ -106,13 +107,9 @@ fn measure(asked: &Asked, precision: Precision, machine: &Machine) -> Result<(),
 /// The losses of GPT-2 on a text.
 fn curve_of(asked: &Asked, precision: Precision, machine: &Machine, file: &Path) -> Result<(), EngineError> {
     let gpu = machine.gpu(0);
-    let products = if asked.library { Products::chosen(asked, precision, &gpu)? } else { None };
-    let device = machine::device_on(&gpu, precision);
-    let device = match &products {
-        Some(products) => products.given_to(device)?,
-        None => device,
-    };
-    curve::print(asked, precision, device, file)
+    let libraries =
+        if asked.library { Libraries::chosen(asked, precision, &gpu)? } else { Libraries::default() };
+    curve::print(asked, precision, libraries.given_to(machine::device_on(&gpu, precision))?, file)
 }
 
 fn main() -> ExitCode {

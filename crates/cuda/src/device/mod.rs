@@ -9,11 +9,13 @@
 //! for a shape, the operation is that of f32 between two that convert: for a product of columns by columns, or with strides in both
 //! directions; for attention with heads of more than 128 elements or of no multiple of 8. Which it is depends on the shape alone.
 //!
-//! Large products of halves are done by a library where pins say by which of its algorithms: see `products.rs`.
+//! Large products and convolutions of halves are done by libraries where pins say by which of their algorithms: see `products.rs` and
+//! `convolutions.rs`.
 //!
 //! It does not know who shares the GPU.
 
 mod ahead;
+mod convolutions;
 mod operations;
 mod own_memory;
 mod products;
@@ -29,11 +31,13 @@ use crate::libraries::pins::ProductPins;
 use crate::memory::{Element, Slice, SliceMut};
 use crate::operations::Precision;
 use ahead::Ahead;
+use convolutions::Convolutions;
 use products::Products;
 use settlements::Settlements;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use workspace::Workspace;
 
+pub(crate) use convolutions::ConvolutionPlaces;
 pub use own_memory::DeviceFloats;
 pub use rehearsal::rehearsed;
 pub use settlements::{DeviceScalar, PendingFindings};
@@ -48,6 +52,8 @@ pub struct CudaDevice {
     ahead: Mutex<Option<Ahead>>,
     settlements: Mutex<Settlements>,
     products: Products,
+    /// Before its stream, which its handle is on.
+    convolutions: Convolutions,
     stream: Arc<Stream>,
     precision: Precision,
 }
@@ -73,8 +79,9 @@ impl CudaDevice {
         let stream = Arc::new(stream);
         let workspace = Mutex::new(Workspace::new(stream.gpu().context())?);
         let settlements = Mutex::new(Settlements::new(stream.gpu().context(), &stream)?);
-        let products = Products::default();
-        Ok(Self { workspace, ahead: Mutex::default(), settlements, products, stream, precision })
+        let (products, convolutions) = (Products::default(), Convolutions::default());
+        let ahead = Mutex::default();
+        Ok(Self { workspace, ahead, settlements, products, convolutions, stream, precision })
     }
 
     /// The same, whose products this library does where the pins say so.

@@ -264,10 +264,12 @@ impl Device for CudaDevice {
         shape: &Conv3dShape,
         operands: Operands<Ref<'_>>,
         activation: Activation,
-        y: Mut<'_>,
+        mut y: Mut<'_>,
         _scratch: Mut<'_>,
     ) {
-        kernels::conv(self.stream(), shape, operands, activation, y);
+        if !self.conv_by_library(shape, operands, activation, &mut y) {
+            kernels::conv(self.stream(), shape, operands, activation, y);
+        }
     }
 
     fn conv_input_gradient(
@@ -275,10 +277,12 @@ impl Device for CudaDevice {
         shape: &Conv3dShape,
         w: Ref<'_>,
         dy: Ref<'_>,
-        dx: Mut<'_>,
+        mut dx: Mut<'_>,
         _scratch: Mut<'_>,
     ) {
-        kernels::conv_input_gradient(self.stream(), shape, w, dy, dx);
+        if !self.conv_inputs_by_library(shape, w, dy, &mut dx) {
+            kernels::conv_input_gradient(self.stream(), shape, w, dy, dx);
+        }
     }
 
     fn conv_weight_gradient(
@@ -286,11 +290,18 @@ impl Device for CudaDevice {
         shape: &Conv3dShape,
         x: Ref<'_>,
         dy: Ref<'_>,
-        dw: Mut<'_>,
+        mut dw: Mut<'_>,
         db: Option<Mut<'_>>,
         scratch: Mut<'_>,
     ) {
-        let gradients = kernels::WeightGradients { dw: dw.floats(), db: db.map(ValuesMut::floats) };
+        let db = db.map(ValuesMut::floats);
+        if self.conv_weights_by_library(shape, x, dy, &mut dw) {
+            if let Some(db) = db {
+                kernels::conv_bias_gradient(self.stream(), shape, dy, db, scratch.floats());
+            }
+            return;
+        }
+        let gradients = kernels::WeightGradients { dw: dw.floats(), db };
         kernels::conv_weight_gradient(self.stream(), shape, x, dy, gradients, scratch.floats());
     }
 

@@ -7,24 +7,14 @@
 use super::cublaslt::{CublasLt, Finish, Matrices, PinnedAlgorithm, ProductKey, ProductWorkspace, WORKSPACE};
 use super::layouts::Layout;
 use super::pins::Pin;
-use super::{LibraryError, Numbers};
+use super::{Numbers, timing};
 use crate::driver::{Buffer, DriverError, Gpu, Stream};
 use crate::memory::{Slice, SliceMut};
 use crate::operations::{self, Half, HalfResult};
 use crate::{CudaDevice, Precision};
 use dtrain_engine::device::{Activation, LinearShape, Operands, Product, Strides, Write};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
-
-/// How long one candidate is timed at least, in a row and altogether.
-const TIMED: Duration = Duration::from_millis(2);
-/// Rows of launches that are timed, of which the fastest counts: the clock of a GPU rises with work.
-const ROWS: usize = 5;
-/// A library's product has to take at most so much of the time of dtrain's own: it leaves the graph of a pass.
-const WORTH: f64 = 0.95;
-
-/// Numbers that are drawn for an operand, a prime of them.
-const DRAWN: usize = 1_048_573;
+use std::time::Duration;
 
 /// Memory of one product, filled with numbers of both signs: zeros would take less power, and less time.
 struct Room {
@@ -68,31 +58,8 @@ impl Room {
     fn new(gpu: &Arc<Gpu>, key: &ProductKey) -> Result<Self, DriverError> {
         let precision = if half(key) == Half::Bf16 { Precision::Bf16 } else { Precision::F16 };
         let device = CudaDevice::one_by_one(gpu, precision)?;
-        let context = gpu.context();
-        let layouts = &key.layouts;
-        let filled = |len: usize, seed: u32| -> Result<Buffer<u16>, DriverError> {
-            let mut buffer = Buffer::new(context, len)?;
-            // Halves of about 1, of either sign: of bf16 and of f16.
-            let one = if half(key) == Half::Bf16 { 0x3f00u16 } else { 0x3800 };
-            let number = |i: usize| {
-                let mixed = (i as u32 ^ seed).wrapping_mul(0x9e37_79b1);
-                one | (mixed >> 16) as u16 & 0x80ff
-            };
-            let list: Vec<u16> = (0..len.min(DRAWN)).map(number).collect();
-            let count = list.len();
-            device.upload(&list, buffer.write().part(0..count))?;
-            // The rest is that again: a host would take seconds to draw it.
-            let mut there = list.len();
-            while there < len {
-                let more = there.min(len - there);
-                let to = buffer.address() + 2 * there as u64;
-                // SAFETY: both parts are of this memory, which is this device's, and they do not overlap.
-                unsafe { device.stream().copy(buffer.address(), to, 2 * more)? };
-                there += more;
-            }
-            device.finish()?;
-            Ok(buffer)
-        };
+        let (context, layouts) = (gpu.context(), &key.layouts);
+        let filled = |len: usize, seed: u32| timing::halves(&device, half(key), len, seed);
         // To the end of the last row: dtrain's own kernels are told how far apart rows lie by the length.
         let out = (layouts.out.columns * layouts.out.pitch) as usize;
         let halves = [
@@ -114,25 +81,8 @@ impl Room {
         self.device.stream()
     }
 
-    /// What one of many in a row takes, at best.
-    fn time(&self, mut give: impl FnMut() -> Result<(), DriverError>) -> Result<Duration, DriverError> {
-        give()?;
-        self.stream().finish()?;
-        let mut best = Duration::MAX;
-        for _ in 0..ROWS {
-            let (begun, mut count) = (Instant::now(), 0u32);
-            while begun.elapsed() < TIMED / ROWS as u32 || count < 3 {
-                give()?;
-                count += 1;
-                // What was given is not what is done: a GPU is behind its host.
-                if count.is_multiple_of(16) {
-                    self.stream().finish()?;
-                }
-            }
-            self.stream().finish()?;
-            best = best.min(begun.elapsed() / count);
-        }
-        Ok(best)
+    fn time(&self, give: impl FnMut() -> Result<(), DriverError>) -> Result<Duration, DriverError> {
+        timing::best(self.stream(), give)
     }
 
     fn of_library(&self, library: &Arc<CublasLt>, pin: &PinnedAlgorithm) -> Result<Duration, DriverError> {
@@ -198,31 +148,14 @@ fn into_floats(key: &ProductKey) -> bool {
 /// The fastest algorithm for a product of halves, if it is faster than dtrain's own kernel. *Blocks* for some tens of milliseconds.
 ///
 /// *Errors*: of the driver. What the library cannot do is done by dtrain's own kernel.
-pub fn choose(gpu: &Arc<Gpu>, library: &Arc<CublasLt>, key: &ProductKey) -> Result<Pin, DriverError> {
+pub fn choose(
+    gpu: &Arc<Gpu>,
+    library: &Arc<CublasLt>,
+    key: &ProductKey,
+) -> Result<Pin<ProductKey, PinnedAlgorithm>, DriverError> {
     let room = Room::new(gpu, key)?;
     let own = room.own(key)?;
-    let candidates = match library.candidates(key) {
-        Ok(candidates) => candidates,
-        Err(LibraryError::NoAlgorithm { .. }) => Vec::new(),
-        Err(error) => return Err(error.into()),
-    };
-    let mut best: Option<(Duration, PinnedAlgorithm)> = None;
-    for candidate in candidates {
-        let took = match room.of_library(library, &candidate) {
-            Ok(took) => took,
-            // One that is offered and then refused is none.
-            Err(DriverError::Library(words)) => {
-                tracing::debug!(words, "an algorithm of cuBLASLt is passed over");
-                continue;
-            }
-            Err(error) => return Err(error),
-        };
-        if best.as_ref().is_none_or(|(least, _)| took < *least) {
-            best = Some((took, candidate));
-        }
-    }
-    let micros = |time: Duration| time.as_micros() as u64;
-    let found = best.map_or(own, |(took, _)| took);
-    let worth = best.filter(|(took, _)| took.as_secs_f64() <= WORTH * own.as_secs_f64());
-    Ok(Pin { key: *key, algorithm: worth.map(|(_, pin)| pin), took: [micros(found), micros(own)] })
+    let candidates = timing::offered(library.candidates(key))?;
+    let (algorithm, took) = timing::chosen(own, candidates, |pin| room.of_library(library, pin))?;
+    Ok(Pin { key: *key, algorithm, took })
 }

@@ -12,10 +12,13 @@
 //! This module does not know who chooses, nor how a choice travels.
 
 pub mod choosing;
+pub mod choosing_convolutions;
+pub mod convolution;
 pub mod cublaslt;
 pub mod cudnn;
 pub mod layouts;
 pub mod pins;
+mod timing;
 
 use serde::{Deserialize, Serialize};
 

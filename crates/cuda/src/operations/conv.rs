@@ -68,6 +68,12 @@ impl Plan {
     }
 }
 
+/// Elements of the input, the weights and the output.
+#[must_use]
+pub fn conv_lengths(shape: &Conv3dShape) -> [usize; 3] {
+    planned(shape).lengths
+}
+
 fn volume(sides: [usize; 3]) -> usize {
     sides.iter().product()
 }
@@ -203,11 +209,25 @@ pub fn conv_weight_gradient<'x>(
             sum_parts(queue, &parts, scratch.read(), dw);
         }
     }
-    let Some(db) = db else { return };
+    if let Some(db) = db {
+        conv_bias_gradient(queue, shape, dy, db, scratch);
+    }
+}
+
+/// `db` of a convolution alone. `scratch` has [`conv_scratch`] elements.
+pub fn conv_bias_gradient<'x>(
+    queue: &impl Queue,
+    shape: &Conv3dShape,
+    dy: impl Into<Values<'x>>,
+    db: FloatsMut<'_>,
+    scratch: FloatsMut<'_>,
+) {
+    let dy = dy.into();
+    let planes = [shape.images, shape.outputs, volume(shape.output_size())];
+    same("dy", dy.len(), planes.iter().product());
     same("db", db.len(), shape.outputs);
-    if y_len == 0 {
+    if dy.len() == 0 {
         return super::fill(queue, db, 0.0);
     }
-    let planes = [shape.images, shape.outputs, volume(shape.output_size())];
     plane_sums(queue, planes, dy, db, scratch);
 }

@@ -123,13 +123,14 @@ pub(super) fn code(activation: Activation) -> u32 {
 /// `y = act(y + bias)`, in place: channels of `area` elements each, again and again.
 ///
 /// *Panics* unless `y` is made of whole channels.
-pub fn bias_activation(
+pub fn bias_activation<'y>(
     queue: &impl Queue,
     bias: Option<Floats<'_>>,
     area: usize,
     activation: Activation,
-    mut y: FloatsMut<'_>,
+    y: impl Into<ValuesMut<'y>>,
 ) {
+    let mut y = y.into();
     let channels = bias.map_or(1, |bias| bias.len());
     assert!(
         channels > 0 && area > 0 && y.len().is_multiple_of(channels * area),
@@ -141,7 +142,13 @@ pub fn bias_activation(
         let shape = [(len as u64).into(), size(channels).into(), size(area).into(), code(activation).into()];
         let [all, channels, area, activation] = shape;
         let arguments = [bias.into(), (&mut y).into(), all, channels, area, activation];
-        queue.launch(&KernelLaunch::over(&kernels::BIAS_ACTIVATION, len, arguments).and_moves(4 * len));
+        let storage = y.storage();
+        let kernel = storage.of([
+            &kernels::BIAS_ACTIVATION,
+            &kernels::BIAS_ACTIVATION_BF16,
+            &kernels::BIAS_ACTIVATION_F16,
+        ]);
+        queue.launch(&KernelLaunch::over(kernel, len, arguments).and_moves(storage.bytes() * len));
     }
 }
 

@@ -24,7 +24,10 @@ mod update;
 
 pub use attention::{attention, attention_gradient, attention_saved, attention_scratch};
 pub use attention_half::{attention_half, attention_half_gradient, attention_half_is_there};
-pub use conv::{WeightGradients, conv, conv_input_gradient, conv_scratch, conv_weight_gradient};
+pub use conv::{
+    WeightGradients, conv, conv_bias_gradient, conv_input_gradient, conv_lengths, conv_scratch,
+    conv_weight_gradient,
+};
 pub use elementwise::{
     add, add_to, bias_activation, copy, dropout, fill, from_half, gelu, gelu_gradient, relu, relu_gradient,
     to_half,

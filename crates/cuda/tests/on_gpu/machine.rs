@@ -8,6 +8,7 @@
 
 use dtrain_cuda::driver::{Driver, DriverError, Gpu, KernelCache};
 use dtrain_cuda::libraries::cublaslt::CublasLt;
+use dtrain_cuda::libraries::cudnn::Cudnn;
 use dtrain_cuda::nvrtc::Nvrtc;
 use dtrain_cuda::{CudaDevice, Precision};
 use std::path::{Path, PathBuf};
@@ -87,15 +88,28 @@ impl Machine {
 
 /// cuBLASLt on a GPU: the file that `DTRAIN_CUBLASLT` names, or the fake one beside the fake driver; says it where there is none.
 pub fn cublaslt_on(gpu: &Arc<Gpu>) -> Option<Arc<CublasLt>> {
-    let fake = || fake_library().map(|driver| driver.with_file_name("libfake_cublaslt.so"));
-    let named = std::env::var_os("DTRAIN_CUBLASLT").map(PathBuf::from);
-    let Some(path) = named.or_else(|| fake().filter(|_| is_fake())) else {
+    let Some(path) = named_or_fake("DTRAIN_CUBLASLT", "libfake_cublaslt.so") else {
         println!("skipped: DTRAIN_CUBLASLT names no cuBLASLt");
         return None;
     };
     gpu.context().enter().unwrap_or_else(|error| panic!("{error}"));
     let library = CublasLt::open(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
     Some(Arc::new(library))
+}
+
+/// cuDNN: the file that `DTRAIN_CUDNN` names, or the fake one beside the fake driver; says it where there is none.
+pub fn cudnn() -> Option<Cudnn> {
+    let Some(path) = named_or_fake("DTRAIN_CUDNN", "libfake_cudnn.so") else {
+        println!("skipped: DTRAIN_CUDNN names no cuDNN");
+        return None;
+    };
+    Some(Cudnn::open(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display())))
+}
+
+/// The file that a variable names, or one beside the fake driver if that is asked for.
+fn named_or_fake(variable: &str, fake: &str) -> Option<PathBuf> {
+    let beside = || fake_library().map(|driver| driver.with_file_name(fake)).filter(|path| path.exists());
+    std::env::var_os(variable).map(PathBuf::from).or_else(|| beside().filter(|_| is_fake()))
 }
 
 /// A stream on a GPU.

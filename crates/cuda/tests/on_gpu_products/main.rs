@@ -232,7 +232,7 @@ fn holds(gpu: &Arc<Gpu>, library: &Arc<CublasLt>, precision: Precision) {
             for key in &keys {
                 pins.put(choose(gpu, library, key).unwrap());
             }
-            let [found, own_took] = pins.products[0].took;
+            let [found, own_took] = pins.chosen[0].took;
             chosen += 1;
             by_library += usize::from(!pins.is_empty());
             println!("{kind:?} of {shape:?}: {found} us, own {own_took} us");

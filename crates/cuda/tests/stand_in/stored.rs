@@ -94,6 +94,13 @@ pub fn point_wise<K: Kind>(q: &StandIn, extent: Extent) {
             operations::relu_gradient(q, y, d);
             Vec::new()
         });
+        let bias = Buffer::of(q, "bias", &numbers(3, 5));
+        for activation in [Activation::None, Activation::Relu] {
+            both::<K, 0, 1>(q, "bias_activation", [], [15 * len], |[], [y]| {
+                operations::bias_activation(q, Some(bias.read()), 3, activation, y);
+                Vec::new()
+            });
+        }
         let key = Key::new(Seed(7), Step(3), MicroBatch(1), Site(2));
         both::<K, 1, 1>(q, "dropout", [len], [len], |[x], [y]| {
             operations::dropout(q, key, 0.3, x, y);

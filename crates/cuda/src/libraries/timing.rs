@@ -1,0 +1,107 @@
+//! How the algorithms of a library are timed, and which of them is taken.
+//!
+//! It does not know what they compute.
+
+use super::LibraryError;
+use crate::CudaDevice;
+use crate::driver::{Buffer, DriverError, Stream};
+use crate::operations::Half;
+use std::time::{Duration, Instant};
+
+/// How long one candidate is timed at least, in a row and altogether.
+const TIMED: Duration = Duration::from_millis(2);
+/// Rows of launches that are timed, of which the fastest counts: the clock of a GPU rises with work.
+const ROWS: usize = 5;
+/// A library has to take at most so much of the time of dtrain's own kernel: it leaves the graph of a pass.
+const WORTH: f64 = 0.95;
+
+/// Numbers that are drawn for an operand, a prime of them.
+const DRAWN: usize = 1_048_573;
+
+/// Memory with halves of about 1, of either sign: zeros would take less power, and less time.
+pub(super) fn halves(
+    device: &CudaDevice,
+    half: Half,
+    len: usize,
+    seed: u32,
+) -> Result<Buffer<u16>, DriverError> {
+    let mut buffer = Buffer::new(device.gpu().context(), len)?;
+    let one = if half == Half::Bf16 { 0x3f00u16 } else { 0x3800 };
+    let number = |i: usize| {
+        let mixed = (i as u32 ^ seed).wrapping_mul(0x9e37_79b1);
+        one | (mixed >> 16) as u16 & 0x80ff
+    };
+    let list: Vec<u16> = (0..len.min(DRAWN)).map(number).collect();
+    let count = list.len();
+    device.upload(&list, buffer.write().part(0..count))?;
+    // The rest is that again: a host would take seconds to draw it.
+    let mut there = list.len();
+    while there < len {
+        let more = there.min(len - there);
+        let to = buffer.address() + 2 * there as u64;
+        // SAFETY: both parts are of this memory, which is this device's, and they do not overlap.
+        unsafe { device.stream().copy(buffer.address(), to, 2 * more)? };
+        there += more;
+    }
+    device.finish()?;
+    Ok(buffer)
+}
+
+/// What one of many in a row takes, at best.
+pub(super) fn best(
+    stream: &Stream,
+    mut give: impl FnMut() -> Result<(), DriverError>,
+) -> Result<Duration, DriverError> {
+    give()?;
+    stream.finish()?;
+    let mut best = Duration::MAX;
+    for _ in 0..ROWS {
+        let (begun, mut count) = (Instant::now(), 0u32);
+        while begun.elapsed() < TIMED / ROWS as u32 || count < 3 {
+            give()?;
+            count += 1;
+            // What was given is not what is done: a GPU is behind its host.
+            if count.is_multiple_of(16) {
+                stream.finish()?;
+            }
+        }
+        stream.finish()?;
+        best = best.min(begun.elapsed() / count);
+    }
+    Ok(best)
+}
+
+/// What a library offers: nothing where it has no algorithm.
+pub(super) fn offered<P>(candidates: Result<Vec<P>, LibraryError>) -> Result<Vec<P>, DriverError> {
+    match candidates {
+        Err(LibraryError::NoAlgorithm { .. }) => Ok(Vec::new()),
+        candidates => Ok(candidates?),
+    }
+}
+
+/// The fastest candidate, if it is worth it, and what the best one took and dtrain's own kernel. *Units*: microseconds.
+pub(super) fn chosen<P: Copy>(
+    own: Duration,
+    candidates: Vec<P>,
+    time: impl Fn(&P) -> Result<Duration, DriverError>,
+) -> Result<(Option<P>, [u64; 2]), DriverError> {
+    let mut best: Option<(Duration, P)> = None;
+    for candidate in candidates {
+        let took = match time(&candidate) {
+            Ok(took) => took,
+            // One that is offered and then refused is none, nor is one that there is no room for.
+            Err(error @ (DriverError::Library(_) | DriverError::OutOfMemory { .. })) => {
+                tracing::debug!(%error, "an algorithm of a library is passed over");
+                continue;
+            }
+            Err(error) => return Err(error),
+        };
+        if best.as_ref().is_none_or(|(least, _)| took < *least) {
+            best = Some((took, candidate));
+        }
+    }
+    let micros = |time: Duration| time.as_micros() as u64;
+    let found = best.as_ref().map_or(own, |(took, _)| *took);
+    let worth = best.filter(|(took, _)| took.as_secs_f64() <= WORTH * own.as_secs_f64());
+    Ok((worth.map(|(_, pin)| pin), [micros(found), micros(own)]))
+}
