@@ -111,6 +111,12 @@ static CHANGES: &[Change] = &[
     (&GELU_TANH_GRADIENT, "s * rest", "s * s", elementwise::gelu_tanh_gradient),
     (&EMBEDDING_GRADIENT, "sum = dtable", "sum = 0.0f * dtable", embedding::embedding_gradient),
     (&EMBEDDING_ORDER, "start + i < row", "start + i > row", embedding::embedding_gradient),
+    (
+        &EMBEDDING_ORDER,
+        "if (start < own) {\n#pragma unroll 32\n            for (u32 i = 0; i < 256; i++) before += some.ids[i] <= id;\n        } else if (start > own) {",
+        "if (start > own) {\n#pragma unroll 32\n            for (u32 i = 0; i < 256; i++) before += some.ids[i] <= id;\n        } else if (start < own) {",
+        embedding::order_of_many,
+    ),
     (&EMBEDDING_GRADIENT, "sum + dy[(u64)order", "sum - dy[(u64)order", embedding::embedding_gradient),
     (&PLACES_GRADIENT, "sum + dy[row", "sum - dy[row", embedding::embedding_gradient),
     (&PRODUCT, "sum + bias[column", "sum - bias[column", product::linear),

@@ -28,49 +28,58 @@ pub fn embedding(q: &StandIn, extent: Extent) {
 }
 
 pub fn embedding_gradient(q: &StandIn, extent: Extent) {
-    for &(rows, width, entries, time) in extent.of(1, &SHAPES) {
-        let (tokens, dy) = (ids(3, rows, entries as u32), numbers(4, rows * width));
-        let (tokens_, dy_) = (Buffer::of(q, "ids", &tokens), Buffer::of(q, "dy", &dy));
-        for with_places in [false, true] {
-            let table = Buffer::empty(q, "dtable", entries * width);
-            // More places than there is time: the rest is zero.
-            let places = Buffer::empty(q, "dplaces", (time + 2) * width);
-            let order = Buffer::<u32>::empty(q, "order", rows);
-            let shape = Rows { rows, width };
-            let given = with_places.then(|| (places.write(), time));
-            operations::embedding_gradient(
-                q,
-                shape,
-                tokens_.read(),
-                dy_.read(),
-                TableGradient { write: Write::Set, dtable: table.write() },
-                given,
-                order.write(),
-            );
-            let (mut dtable, mut dplaces) = (vec![0.0; entries * width], vec![0.0; (time + 2) * width]);
-            let given = with_places.then_some((&mut dplaces[..], time));
-            cpu().embedding_gradient(shape, &tokens, &dy, Write::Set, &mut dtable, given);
-            table.has_bits(&format!("embedding_gradient of {shape:?}"), &dtable);
-            // Once more, on top of what is there.
-            operations::embedding_gradient(
-                q,
-                shape,
-                tokens_.read(),
-                dy_.read(),
-                TableGradient { write: Write::Add, dtable: table.write() },
-                None,
-                order.write(),
-            );
-            cpu().embedding_gradient(shape, &tokens, &dy, Write::Add, &mut dtable, None);
-            table.has_bits(&format!("embedding_gradient of {shape:?}, added"), &dtable);
-            let mut sorted: Vec<u32> = (0..rows as u32).collect();
-            sorted.sort_by_key(|&row| tokens[row as usize]);
-            order.has_bits("rows sorted by id", &sorted);
-            if with_places {
-                places.has_bits(&format!("places_gradient of {shape:?}"), &dplaces);
-            }
+    for &shape in extent.of(1, &SHAPES) {
+        gradient_of(q, shape);
+    }
+}
+
+fn gradient_of(q: &StandIn, (rows, width, entries, time): (usize, usize, usize, usize)) {
+    let (tokens, dy) = (ids(3, rows, entries as u32), numbers(4, rows * width));
+    let (tokens_, dy_) = (Buffer::of(q, "ids", &tokens), Buffer::of(q, "dy", &dy));
+    for with_places in [false, true] {
+        let table = Buffer::empty(q, "dtable", entries * width);
+        // More places than there is time: the rest is zero.
+        let places = Buffer::empty(q, "dplaces", (time + 2) * width);
+        let order = Buffer::<u32>::empty(q, "order", rows);
+        let shape = Rows { rows, width };
+        let given = with_places.then(|| (places.write(), time));
+        operations::embedding_gradient(
+            q,
+            shape,
+            tokens_.read(),
+            dy_.read(),
+            TableGradient { write: Write::Set, dtable: table.write() },
+            given,
+            order.write(),
+        );
+        let (mut dtable, mut dplaces) = (vec![0.0; entries * width], vec![0.0; (time + 2) * width]);
+        let given = with_places.then_some((&mut dplaces[..], time));
+        cpu().embedding_gradient(shape, &tokens, &dy, Write::Set, &mut dtable, given);
+        table.has_bits(&format!("embedding_gradient of {shape:?}"), &dtable);
+        // Once more, on top of what is there.
+        operations::embedding_gradient(
+            q,
+            shape,
+            tokens_.read(),
+            dy_.read(),
+            TableGradient { write: Write::Add, dtable: table.write() },
+            None,
+            order.write(),
+        );
+        cpu().embedding_gradient(shape, &tokens, &dy, Write::Add, &mut dtable, None);
+        table.has_bits(&format!("embedding_gradient of {shape:?}, added"), &dtable);
+        let mut sorted: Vec<u32> = (0..rows as u32).collect();
+        sorted.sort_by_key(|&row| tokens[row as usize]);
+        order.has_bits("rows sorted by id", &sorted);
+        if with_places {
+            places.has_bits(&format!("places_gradient of {shape:?}"), &dplaces);
         }
     }
+}
+
+/// More rows than a block sorts, and ids that come again in others.
+pub fn order_of_many(q: &StandIn, _: Extent) {
+    gradient_of(q, SHAPES[1]);
 }
 
 /// An id beyond the table gives NaN, and its gradient goes nowhere.
