@@ -64,7 +64,7 @@ impl Machine {
 fn algorithms(file: &Path) -> String {
     let text = std::fs::read_to_string(file).expect("a file of choices");
     let pins: serde_json::Value = serde_json::from_str(&text).expect("JSON");
-    let products = pins["products"].as_array().expect("a list");
+    let products = pins["chosen"].as_array().expect("a list");
     assert!(!products.is_empty());
     products.iter().map(|pin| format!("{} {}\n", pin["key"], pin["algorithm"])).collect()
 }

@@ -24,8 +24,8 @@ const ALIGNED: u64 = 16;
 /// What a library is asked for.
 #[derive(Debug)]
 enum Asked {
-    /// Nothing: shapes that it might be asked for are noted.
-    Noted(BTreeSet<ConvolutionKey>),
+    /// Nothing: shapes that it might be asked for are noted, if they have so many operations.
+    Noted(BTreeSet<ConvolutionKey>, u64),
     /// Nothing, ever.
     Own,
     /// What these plans are for.
@@ -53,11 +53,16 @@ pub struct ConvolutionPlaces {
 
 impl Default for Convolutions {
     fn default() -> Self {
-        Self { asked: Mutex::new(Asked::Noted(BTreeSet::new())) }
+        Self::noting(LEAST)
     }
 }
 
 impl Convolutions {
+    /// None, and those of so many operations are noted.
+    pub fn noting(least: u64) -> Self {
+        Self { asked: Mutex::new(Asked::Noted(BTreeSet::new(), least)) }
+    }
+
     /// None at all.
     pub fn own() -> Self {
         Self { asked: Mutex::new(Asked::Own) }
@@ -89,6 +94,12 @@ impl CudaDevice {
         Ok(Self { convolutions: Convolutions { asked }, ..self })
     }
 
+    /// The same, which notes convolutions of so many operations and more. The default is 2^28: less is not worth to leave a graph for.
+    #[must_use]
+    pub fn noting_convolutions(self, least: u64) -> Self {
+        Self { convolutions: Convolutions::noting(least), ..self }
+    }
+
     /// The same, whose convolutions no library will ever do: none is noted.
     #[must_use]
     pub fn with_own_convolutions(self) -> Self {
@@ -100,7 +111,7 @@ impl CudaDevice {
     #[must_use]
     pub fn convolutions_asked_for(&self) -> Vec<ConvolutionKey> {
         match &*self.convolutions.asked() {
-            Asked::Noted(keys) => keys.iter().copied().collect(),
+            Asked::Noted(keys, _) => keys.iter().copied().collect(),
             Asked::Own | Asked::Planned(..) => Vec::new(),
         }
     }
@@ -187,9 +198,6 @@ impl CudaDevice {
     ) -> bool {
         let Some(half) = self.precision.half() else { return false };
         let Ok(key) = ConvolutionKey::of(pass, half, shape) else { return false };
-        if key.operations() < LEAST {
-            return false;
-        }
         let at = places();
         let ConvolutionPlaces { x, w, y, bias } = at;
         if [x, w, y, bias[0]].iter().any(|at| !at.is_multiple_of(ALIGNED)) {
@@ -199,7 +207,8 @@ impl CudaDevice {
         let mut asked = self.convolutions.asked();
         let given = match &mut *asked {
             Asked::Own => return false,
-            Asked::Noted(keys) => {
+            Asked::Noted(_, least) if key.operations() < *least => return false,
+            Asked::Noted(keys, _) => {
                 keys.insert(key);
                 // On paper the memory that a library would have is counted.
                 let on_paper = self.gpu().context().is_on_paper();
