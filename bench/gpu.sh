@@ -197,7 +197,7 @@ if [[ -x $pack/dtrain && $here ]]; then
     large=("${halves[@]}" model.layers=4 model.width=768 model.heads=12 data.context=256 micro_batch=8 steps=40)
     for ranks in 1 2 4; do
         digest library $ranks "$pack/dtrain" "${large[@]}" "ranks=$ranks" "run_dir=$out/run-$ranks"
-        [[ $ranks == 1 ]] && cp "$out/run-1/products.json" "$out/products.log" 2>/dev/null
+        [[ $ranks == 1 ]] && cp "$out/run-1/libraries.json" "$out/libraries.log" 2>/dev/null
         rm -rf "$out/run-$ranks"
     done
     digest library 3-parameters "$pack/dtrain" "${large[@]}" ranks=3 state=sharded shard=parameters "run_dir=$out/run-3"

@@ -126,7 +126,7 @@ fn no_step_after_the_third_allocates_on_a_compute_thread() {
         predecessor: Predecessor::None,
         lead: None,
         cuda: None,
-        pinned: None,
+        by_libraries: Default::default(),
         json: false,
         watchers: dtrain::watch::Watchers::default(),
         gpus: None,

@@ -38,7 +38,7 @@ impl Machine {
         let mut command = self.host.equip(dtrain(self.host.path(), arguments));
         command.env("XDG_CACHE_HOME", self.cache.path());
         command.env("FAKE_CUBLASLT_DRIVER", self.host.driver());
-        command.env("DTRAIN_TEST_PRODUCTS_FROM", "1000");
+        command.env("DTRAIN_TEST_LIBRARIES_FROM", "1000");
         command
     }
 
@@ -55,7 +55,7 @@ impl Machine {
     /// The files of choices in the cache.
     fn kept(&self) -> Vec<PathBuf> {
         let files =
-            std::fs::read_dir(self.cache.path().join("dtrain/products")).into_iter().flatten().flatten();
+            std::fs::read_dir(self.cache.path().join("dtrain/algorithms")).into_iter().flatten().flatten();
         files.map(|file| file.path()).collect()
     }
 }
@@ -64,6 +64,7 @@ impl Machine {
 fn algorithms(file: &Path) -> String {
     let text = std::fs::read_to_string(file).expect("a file of choices");
     let pins: serde_json::Value = serde_json::from_str(&text).expect("JSON");
+    let pins = pins.get("products").unwrap_or(&pins);
     let products = pins["chosen"].as_array().expect("a list");
     assert!(!products.is_empty());
     products.iter().map(|pin| format!("{} {}\n", pin["key"], pin["algorithm"])).collect()
@@ -79,7 +80,7 @@ fn every_world_has_the_same_bits_with_products_of_the_library_and_others_than_wi
     let model = bf16(MLP);
     let one = machine.train(&format!("{model} devices=cuda:0 ranks=1 run_dir=one"));
     one.said("large products by cuBLASLt");
-    let chosen = algorithms(&machine.host.path().join("one/products.json"));
+    let chosen = algorithms(&machine.host.path().join("one/libraries.json"));
     let [kept] = &machine.kept()[..] else { panic!("{:?}", machine.kept()) };
     assert_eq!(algorithms(kept), chosen);
     let before = std::fs::metadata(kept).unwrap().modified().unwrap();
@@ -95,7 +96,7 @@ fn every_world_has_the_same_bits_with_products_of_the_library_and_others_than_wi
     let own = machine.train(&format!("{model} devices=cuda:0 ranks=1 kernels=own run_dir=own"));
     own.succeeded();
     assert_ne!(own.digest(), one.digest());
-    assert!(!machine.host.path().join("own/products.json").exists());
+    assert!(!machine.host.path().join("own/libraries.json").exists());
     // Another model has other shapes: they come beside the first ones.
     machine.train(&format!("{} devices=cuda:0 ranks=1", bf16(GPT))).said("large products by cuBLASLt");
     assert!(algorithms(kept).len() > chosen.len() && machine.kept().len() == 1);
@@ -123,7 +124,7 @@ fn a_rank_that_is_killed_and_a_run_that_goes_on_multiply_as_before_though_the_ca
     // In the cache lies another algorithm for each product now, as from another day.
     let [kept] = &machine.kept()[..] else { panic!("{:?}", machine.kept()) };
     std::fs::remove_file(kept).unwrap();
-    let half = machine.host.path().join("half/products.json");
+    let half = machine.host.path().join("half/libraries.json");
     let before = algorithms(&half);
     let resumed = finish(machine.command("train --json --resume half ranks=2"));
     assert_eq!(resumed.digest(), whole.digest());
@@ -134,14 +135,14 @@ fn a_rank_that_is_killed_and_a_run_that_goes_on_multiply_as_before_though_the_ca
 fn a_run_goes_on_with_the_kernels_that_it_was_begun_with() {
     let Some(machine) = Machine::without_library() else { return };
     let first = format!("{} devices=cuda:0 ranks=1 run_dir=run", bf16(MLP));
-    machine.train(&first).said("products are dtrain's own kernels: cuBLASLt is not here");
+    machine.train(&first).said("large products by dtrain's own kernels: cuBLASLt is not here");
     // The library is installed, and the run is asked for more.
     let fake = std::env::current_exe().expect("a temporary place").with_file_name("libfake_cublaslt.so");
     machine.host.lay("libcublasLt.so.13", &fake);
     let longer = machine.train("--resume run --fork steps=4 run_dir=longer");
     longer.said("large products by cuBLASLt");
     let again = machine.train("--resume run steps=6");
-    again.said("products are dtrain's own kernels, as this run was begun");
+    again.said("by dtrain's own kernels, as this run was begun");
 }
 
 #[test]
@@ -150,7 +151,7 @@ fn another_version_of_the_library_is_said_and_chosen_for_anew() {
     machine.train(&format!("{} devices=cuda:0 ranks=1 run_dir=run", bf16(MLP))).succeeded();
     let newer = machine.train_where(&[("FAKE_CUBLASLT_VERSION", "130200")], "--resume run steps=6");
     newer.succeeded();
-    newer.said("products were chosen on");
+    newer.said("large products were chosen on");
     newer.said("the bits will differ from those of a run that never stopped");
     assert_eq!(machine.kept().len(), 2, "one for each version");
 }

@@ -168,7 +168,7 @@ fn session(question: &Question, steps: u64, folder: PathBuf) -> Result<Answer, C
         predecessor,
         lead,
         cuda,
-        pinned: None,
+        by_libraries: Default::default(),
         gpus,
         watchers,
         json,

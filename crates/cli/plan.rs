@@ -8,7 +8,6 @@ mod of_program;
 mod on_gpu;
 mod on_paper;
 
-pub use on_gpu::Multiplies;
 pub use on_paper::paper_gpu;
 
 use crate::bench_data;

@@ -5,7 +5,7 @@
 
 use crate::config::{Config, CudaList, HostCount, Source};
 use crate::external::Agreement;
-use crate::gpus::{Pinned, this_machine};
+use crate::gpus::{ByLibraries, this_machine};
 use crate::mesh_address::MeshAddress;
 use dtrain_protocol::RankSetup;
 use serde::{Deserialize, Serialize};
@@ -39,8 +39,8 @@ pub struct RunSetup {
     pub yaml: String,
     /// What another program's model is to agree with, where one makes the passes.
     pub external: Option<Agreement>,
-    /// What a library does of the products of the ranks, on GPUs of one host.
-    pub pinned: Option<Pinned>,
+    /// What libraries do for the ranks, on GPUs of one host.
+    pub by_libraries: ByLibraries,
 }
 
 impl RunSetup {
@@ -113,7 +113,6 @@ fn probe_file(run_dir: &Path) -> PathBuf {
 mod tests {
     use super::*;
     use crate::config::Devices;
-    use dtrain_cuda::libraries::pins::ProductPins;
     use std::ffi::OsString;
     use std::os::unix::ffi::OsStringExt;
 
@@ -133,11 +132,8 @@ mod tests {
                 let yaml = "seed: 7\n# ---\n# bench mlp\n".to_owned();
                 let external =
                     gpus.as_ref().map(|_| Agreement(vec![("parameter 0.weight".into(), "[2]".into())]));
-                let pinned = gpus.as_ref().map(|_| Pinned {
-                    library: OsString::from_vec(b"/a \xff/libcublasLt.so.13".to_vec()).into(),
-                    products: ProductPins::new("Made-up", 130_100),
-                });
-                let run = RunSetup { run_dir, hosts: hosts.clone(), gpus, yaml, external, pinned };
+                let by_libraries = ByLibraries::default();
+                let run = RunSetup { run_dir, hosts: hosts.clone(), gpus, yaml, external, by_libraries };
                 assert_eq!(RunSetup::read(&run.to_setup()), Ok(run));
             }
         }
@@ -161,7 +157,7 @@ mod tests {
             gpus: None,
             yaml: String::new(),
             external: None,
-            pinned: None,
+            by_libraries: ByLibraries::default(),
         };
         assert!(run(None).sees_run_folder(), "one host sees its own folder");
         assert!(!run(hosts("one")).sees_run_folder());

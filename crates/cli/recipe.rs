@@ -7,12 +7,11 @@ use crate::blueprint::Blocks;
 use crate::config::Redundancy;
 use crate::external::{Brought, ExternalProgram, Purpose};
 use crate::fabric::HostFabric;
-use crate::gpus::{Pinned, open_gpu};
+use crate::gpus::{ByLibraries, open_gpu};
 use crate::nccl::{ChosenBackend, NcclFabric};
-use crate::plan::{ExternalBuilt, Multiplies, Plan};
+use crate::plan::{ExternalBuilt, Plan};
 use crate::rank_profile::{self, profile_of};
 use crate::rank_setup::RunSetup;
-use dtrain_cuda::libraries::cublaslt::CublasLt;
 use dtrain_cuda::{CudaDevice, Precision};
 use dtrain_engine::{Replica, device_fingerprint};
 use dtrain_protocol::{Profile, RankSetup};
@@ -20,7 +19,6 @@ use dtrain_runtime::{ComputeParts, Fabric, RankParts, Recipe};
 use dtrain_types::MemberId;
 use std::os::fd::OwnedFd;
 use std::panic::AssertUnwindSafe;
-use std::sync::Arc;
 
 /// Builds ranks from a configuration file's text.
 pub struct ConfigRecipe {
@@ -49,7 +47,7 @@ impl Recipe for ConfigRecipe {
             (Some(program), gpu) => external(&plan, program, gpu, &run, fabric.as_ref())?,
             // Where it would be NCCL, the choice was an error.
             (None, None) => on_cpu(&plan, fabric.as_ref())?,
-            (None, Some(gpu)) => on_gpu(&plan, gpu, backend, run.pinned.as_ref())?,
+            (None, Some(gpu)) => on_gpu(&plan, gpu, backend, &run.by_libraries)?,
         };
         profile.sees_run_folder = run.sees_run_folder();
         if let Some(fabric) = over_nccl {
@@ -147,9 +145,9 @@ fn on_gpu(
     plan: &Plan,
     number: u32,
     backend: ChosenBackend,
-    pinned: Option<&Pinned>,
+    by_libraries: &ByLibraries,
 ) -> Result<BuiltReplica, String> {
-    let made = std::panic::catch_unwind(AssertUnwindSafe(|| try_on_gpu(plan, number, backend, pinned)));
+    let made = std::panic::catch_unwind(AssertUnwindSafe(|| try_on_gpu(plan, number, backend, by_libraries)));
     made.unwrap_or_else(|panic| match panic.downcast::<String>() {
         Ok(words) => Err(format!("cuda:{number}: {words}")),
         Err(panic) => std::panic::resume_unwind(panic),
@@ -160,7 +158,7 @@ fn try_on_gpu(
     plan: &Plan,
     number: u32,
     backend: ChosenBackend,
-    pinned: Option<&Pinned>,
+    by_libraries: &ByLibraries,
 ) -> Result<BuiltReplica, String> {
     let fail = |error: String| format!("cuda:{number}: {error}");
     let gpu = open_gpu(number).map_err(fail)?;
@@ -171,7 +169,7 @@ fn try_on_gpu(
         Precision::Bf16 => ":bf16",
         Precision::F16 => ":f16",
     };
-    let by = pinned.map_or(String::new(), |pinned| format!(":cublaslt-{}", pinned.products.word()));
+    let by = by_libraries.word().map_or(String::new(), |word| format!(":{word}"));
     let name = format!("{CUDA}{}:{}{rounds}{by}", about.architecture(), about.name.replace(' ', "-"));
     let open = || Ok(CudaDevice::new(&gpu, plan.config.precision)?);
     // Its models are gone before the replica takes what memory there is.
@@ -179,15 +177,8 @@ fn try_on_gpu(
     let fingerprint = fingerprint.map_err(|error| error.to_string())?;
     // The models of the test are no part of the run.
     gpu.context().forget_peak();
-    let multiplies = match pinned {
-        None => Multiplies::Alone,
-        Some(pinned) => {
-            gpu.context().enter().map_err(|error| fail(error.to_string()))?;
-            let library = CublasLt::open(&pinned.library).map_err(|error| fail(error.to_string()))?;
-            Multiplies::With(pinned.products.clone(), Arc::new(library))
-        }
-    };
-    let (replica, blocks) = plan.cuda_replica(&gpu, &multiplies).map_err(|error| error.to_string())?;
+    let libraries = by_libraries.open(&gpu).map_err(|error| fail(error.to_string()))?;
+    let (replica, blocks) = plan.cuda_replica(&gpu, &libraries).map_err(|error| error.to_string())?;
     let over_nccl: Option<Box<dyn Fabric>> = match backend {
         ChosenBackend::Host => None,
         ChosenBackend::Nccl(library) => {

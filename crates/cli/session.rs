@@ -7,7 +7,7 @@ use crate::config::{CudaList, HostCount, Isolation as IsolationKey, NamedMetrics
 use crate::error::CliError;
 use crate::external::{Agreement, Brought};
 use crate::fabric::{HostFabric, new_arena};
-use crate::gpus::Pinned;
+use crate::gpus::ByLibraries;
 use crate::hosts::Lead;
 use crate::kept::{LeftKeeper, forget_keeper, name_keeper};
 use crate::leader::forget_leader;
@@ -75,8 +75,8 @@ pub struct Session {
     pub lead: Option<Lead>,
     /// The GPUs that the ranks of this host train on, if they do.
     pub cuda: Option<CudaList>,
-    /// What a library does of their products.
-    pub pinned: Option<Pinned>,
+    /// What libraries do there.
+    pub by_libraries: ByLibraries,
     /// The same GPUs, if they can be read.
     pub gpus: Option<Arc<GpuWatch>>,
     /// Whoever watches it from outside.
@@ -409,8 +409,8 @@ impl Session {
         let told = if lead.is_none() { told.carried_by(self.backend.kind()) } else { told };
         let yaml = told.to_yaml();
         let external = self.agreement.clone();
-        let pinned = self.pinned.clone();
-        let mut run = RunSetup { run_dir, hosts: None, gpus, yaml, external, pinned };
+        let by_libraries = self.by_libraries.clone();
+        let mut run = RunSetup { run_dir, hosts: None, gpus, yaml, external, by_libraries };
         let Some(Lead { gateway, mesh, leader, succeeds, .. }) = lead else {
             return Ok((None, run.to_setup()));
         };

@@ -27,7 +27,7 @@ fn trained(gpus: Option<Arc<GpuWatch>>) -> (tempfile::TempDir, Vec<Value>) {
         predecessor: Predecessor::None,
         lead: None,
         cuda: None,
-        pinned: None,
+        by_libraries: Default::default(),
         gpus,
         watchers: Watchers::default(),
         json: false,

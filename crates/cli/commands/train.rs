@@ -9,8 +9,8 @@ use crate::drill::Described;
 use crate::error::CliError;
 use crate::external::Brought;
 use crate::gpus::{
-    Auto, Chosen, ON_SEVERAL_HOSTS, Pinned, Products, choose_here, most_rows, pinned, this_machine,
-    this_machine_of_several,
+    Auto, ByLibraries, Chosen, KeptPins, ON_SEVERAL_HOSTS, by_libraries, choose_here, most_rows,
+    this_machine, this_machine_of_several,
 };
 use crate::hosts::{HostsPlan, Lead};
 use crate::kept::LeftKeeper;
@@ -84,9 +84,9 @@ pub fn run(
         plan.carried_by(&backend);
         prototype = plan.prototype(&chosen)?;
     }
-    let products = match &stages_on {
-        Some(list) if hosts.is_none() => products(&plan, list, &request)?,
-        Some(_) | None => Products::default(),
+    let (by_libraries, libraries) = match &stages_on {
+        Some(list) if hosts.is_none() => libraries(&plan, list, &request, |words| voice.say(words))?,
+        Some(_) | None => Default::default(),
     };
     let lead = match hosts {
         Some(hosts) => Some(lead(hosts, &plan.config)?),
@@ -114,7 +114,7 @@ pub fn run(
         Start::Fresh | Start::Resume(_) => Ok(()),
     };
     let begun = begun.and_then(|()| write_config(&run, &plan, &request.place)).and_then(|lock| {
-        products.pinned.as_ref().map_or(Ok(()), |pinned| pinned.keep(&run.path))?;
+        by_libraries.keep(&run.path)?;
         let program = plan.external();
         program.map_or(Ok(()), |program| program.begun(&run.path)).map_err(CliError::failed)?;
         Ok(lock)
@@ -159,7 +159,7 @@ pub fn run(
         .chain(&chosen.note())
         .chain(&carried)
         .chain(&carried_why)
-        .chain(&products.notes)
+        .chain(&libraries)
     {
         voice.say(&format!("  note: {note}"));
     }
@@ -186,7 +186,7 @@ pub fn run(
         predecessor,
         lead,
         cuda,
-        pinned: products.pinned,
+        by_libraries,
         gpus,
         watchers,
         json,
@@ -194,23 +194,29 @@ pub fn run(
     session::run(session, voice).map(Some)
 }
 
-/// What a library does of the products on these GPUs. A run that goes on keeps its arithmetic.
+/// What libraries do on these GPUs, and what is to be said of it. A run that goes on keeps its arithmetic.
 ///
-/// *Errors*: as [`Plan::cuda_replica`]. *Blocks* as [`pinned`].
-fn products(plan: &Plan, list: &CudaList, request: &Request) -> Result<Products, CliError> {
-    let wanted = plan.products()?;
-    let before = match (&request.start, &request.place) {
-        (Start::Resume(_), Place::Existing(run)) => match Pinned::of_run(&run.path) {
-            None if wanted.is_empty() => None,
+/// *Errors*: as [`Plan::cuda_replica`]. *Blocks* as [`by_libraries`].
+fn libraries(
+    plan: &Plan,
+    list: &CudaList,
+    request: &Request,
+    tell_people: impl Fn(&str),
+) -> Result<(ByLibraries, Vec<String>), CliError> {
+    let wanted = plan.wanted()?;
+    // Also one that has no checkpoint yet: its ranks may live.
+    let before = match &request.place {
+        Place::Existing(run) => match KeptPins::of_run(&run.path) {
+            Some(before) => before,
+            None if wanted.is_empty() => KeptPins::default(),
             None => {
-                let notes = vec!["products are dtrain's own kernels, as this run was begun".to_owned()];
-                return Ok(Products { pinned: None, notes });
+                let note = "large products and convolutions by dtrain's own kernels, as this run was begun";
+                return Ok((ByLibraries::default(), vec![note.to_owned()]));
             }
-            before => before,
         },
-        _ => None,
+        _ => KeptPins::default(),
     };
-    Ok(pinned(list, &wanted, before))
+    Ok(by_libraries(list, &wanted, before, tell_people))
 }
 
 /// What `devices: auto` may come to: a run that goes on keeps its arithmetic.

@@ -41,8 +41,8 @@ pub fn answer(asked: &GpuProbe) -> Result<(), CliError> {
     // A child whose parent is killed is to leave nothing behind.
     set_parent_process_death_signal(Some(Signal::KILL))
         .map_err(|error| CliError::failed("cannot follow the parent").because(&error))?;
-    if asked.pins {
-        return super::pinned::answer(asked);
+    if let Some(word) = &asked.pins {
+        return super::pinned::answer(asked.gpus[0], word);
     }
     if let Some(judge) = &asked.judge {
         return print_json(&json!(judged(asked, judge)));

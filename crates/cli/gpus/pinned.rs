@@ -1,9 +1,10 @@
-//! Which large products of a run NVIDIA's library does, and by which of its algorithms: looked up in the run, then in the user's cache,
-//! and what is in neither is chosen now, by timing.
+//! Which large products and convolutions of a run NVIDIA's libraries do, and by which of their algorithms: looked up in the run, then in the
+//! user's cache, and what is in neither is chosen now, by timing.
 //!
-//! A child opens the library and the GPU (`gpu-probe --pins`), so that this process opens no foreign library and takes no memory of a GPU. It
-//! does not know who multiplies what.
+//! A child for each library opens it (`gpu-probe --pins`), and the GPU where something is to be timed, so that this process opens no foreign
+//! library and takes no memory of a GPU. It does not know who multiplies what.
 
+use super::open::Tools;
 use super::open_gpu;
 use super::verdict::{answer_to, cache_folder};
 use super::versions::oldest;
@@ -12,10 +13,14 @@ use crate::commands::print_json;
 use crate::config::CudaList;
 use crate::error::CliError;
 use crate::whole_file::{WholeFile, unwritable};
-use dtrain_cuda::libraries::choosing::choose;
-use dtrain_cuda::libraries::cublaslt::{CublasLt, ProductKey};
-use dtrain_cuda::libraries::pins::ProductPins;
+use dtrain_cuda::driver::{Context, DriverError, Gpu};
+use dtrain_cuda::libraries::convolution::ConvolutionKey;
+use dtrain_cuda::libraries::cublaslt::{CublasLt, PinnedAlgorithm, ProductKey};
+use dtrain_cuda::libraries::cudnn::{Cudnn, PinnedConvolution};
+use dtrain_cuda::libraries::pins::{ConvolutionPins, Pin, Pins, ProductPins};
+use dtrain_cuda::libraries::{Libraries, LibraryError, Wanted, choosing, choosing_convolutions};
 use dtrain_locate::{Environment, Finder, Library};
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -25,184 +30,315 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// In the folder of a run: what was chosen for it.
-const FILE: &str = "products.json";
-/// In the user's cache: what was chosen before, by model of GPU and version of the library.
-const FOLDER: &str = "products";
-/// A child that takes longer is given up: it times some thousands of products, and may compile kernels first.
-const PATIENCE: Duration = Duration::from_secs(300);
+const FILE: &str = "libraries.json";
+/// In the user's cache: what was chosen before, by library and its version, and model of GPU.
+const FOLDER: &str = "algorithms";
+/// A child that takes longer is given up: it times some thousands of algorithms, and may compile kernels first.
+const PATIENCE: Duration = Duration::from_secs(600);
 
-/// What a library does for the ranks of a run.
+/// What one library does in a run.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Pinned {
-    /// Where the library is.
+pub struct Pinned<P> {
+    /// Where it is.
     #[serde(with = "crate::serde_path")]
     pub library: PathBuf,
-    /// Which products, by which algorithms.
-    pub products: ProductPins,
+    /// What, by which algorithms.
+    pub pins: P,
+}
+
+/// What libraries do for the ranks of a run; nothing of one that does nothing.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ByLibraries {
+    /// cuBLASLt.
+    pub products: Option<Pinned<ProductPins>>,
+    /// cuDNN.
+    pub convolutions: Option<Pinned<ConvolutionPins>>,
+}
+
+/// The same as a run keeps it: where a library is may change.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct KeptPins {
+    products: Option<ProductPins>,
+    convolutions: Option<ConvolutionPins>,
+}
+
+type PinOf<C> = Pin<<C as Chooses>::Key, <C as Chooses>::Algorithm>;
+type PinsOf<C> = Pins<<C as Chooses>::Key, <C as Chooses>::Algorithm>;
+
+/// A library that is chosen from.
+trait Chooses {
+    type Key: Copy + Ord + Serialize + DeserializeOwned;
+    type Algorithm: Clone + Serialize + DeserializeOwned;
+    const LIBRARY: Library;
+    /// What it does, for people.
+    const WHAT: &'static str;
+    /// What a child is told by.
+    const WORD: &'static str;
+
+    fn version(path: &Path) -> Result<u64, LibraryError>;
+    /// The fastest algorithm for each key, timed.
+    fn time(gpu: &Arc<Gpu>, path: &Path, keys: &[Self::Key]) -> Result<Vec<PinOf<Self>>, DriverError>;
+}
+
+struct Products;
+struct Convolutions;
+
+impl Chooses for Products {
+    type Key = ProductKey;
+    type Algorithm = PinnedAlgorithm;
+    const LIBRARY: Library = Library::CublasLt;
+    const WHAT: &'static str = "large products";
+    const WORD: &'static str = "products";
+
+    fn version(path: &Path) -> Result<u64, LibraryError> {
+        CublasLt::version_of(path)
+    }
+
+    fn time(gpu: &Arc<Gpu>, path: &Path, keys: &[ProductKey]) -> Result<Vec<PinOf<Self>>, DriverError> {
+        gpu.context().enter()?;
+        let library = Arc::new(CublasLt::open(path)?);
+        keys.iter().map(|key| choosing::choose(gpu, &library, key)).collect()
+    }
+}
+
+impl Chooses for Convolutions {
+    type Key = ConvolutionKey;
+    type Algorithm = PinnedConvolution;
+    const LIBRARY: Library = Library::Cudnn;
+    const WHAT: &'static str = "convolutions";
+    const WORD: &'static str = "convolutions";
+
+    fn version(path: &Path) -> Result<u64, LibraryError> {
+        Cudnn::open(path).map(|library| library.version())
+    }
+
+    fn time(gpu: &Arc<Gpu>, path: &Path, keys: &[ConvolutionKey]) -> Result<Vec<PinOf<Self>>, DriverError> {
+        gpu.context().enter()?;
+        let library = Cudnn::open(path)?;
+        keys.iter().map(|key| choosing_convolutions::choose(gpu, &library, key)).collect()
+    }
 }
 
 /// What a child is asked.
-#[derive(Debug, Serialize, Deserialize)]
-struct Asked {
+#[derive(Serialize, Deserialize)]
+struct Asked<K, P> {
     #[serde(with = "crate::serde_path")]
     library: PathBuf,
-    wanted: Vec<ProductKey>,
+    wanted: Vec<K>,
     /// What the run did before.
-    before: Option<ProductPins>,
+    before: Option<P>,
 }
 
 /// What a child says.
-#[derive(Debug, Serialize, Deserialize)]
+#[derive(Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-enum Answer {
-    /// What was chosen, and how much of that was chosen now.
-    Chosen(ProductPins, usize),
+enum Answer<P> {
+    Chosen(P),
     Failed(String),
 }
 
-/// What was found for a run, and what is to be said of it.
-#[derive(Clone, Debug, Default)]
-pub struct Products {
-    /// Nothing where dtrain's own kernels do all.
-    pub pinned: Option<Pinned>,
-    /// For people.
-    pub notes: Vec<String>,
-}
-
-impl Pinned {
-    /// What the library does in a run that was begun; nothing where it does nothing, or where that cannot be read.
+impl ByLibraries {
+    /// A word that differs where bits may; nothing where libraries do nothing.
     #[must_use]
-    pub fn of_run(run: &Path) -> Option<ProductPins> {
-        let text = std::fs::read_to_string(run.join(FILE)).ok()?;
-        let read = serde_json::from_str(&text);
-        read.inspect_err(|error| tracing::warn!(%error, "{FILE} cannot be read, and is chosen anew")).ok()
+    pub fn word(&self) -> Option<String> {
+        let products = self.products.as_ref().map(|by| format!("cublaslt-{}", by.pins.word()));
+        let convolutions = self.convolutions.as_ref().map(|by| format!("cudnn-{}", by.pins.word()));
+        let words: Vec<String> = products.into_iter().chain(convolutions).collect();
+        (!words.is_empty()).then(|| words.join(":"))
     }
 
-    /// Writes it into the folder of a run, whole or not at all.
+    /// The libraries, opened in the context of a GPU.
+    ///
+    /// *Errors*: one that is not there any more.
+    pub fn open(&self, gpu: &Gpu) -> Result<Libraries, DriverError> {
+        gpu.context().enter()?;
+        let products = self.products.as_ref().map(|by| {
+            let library = Arc::new(CublasLt::open(&by.library)?);
+            Ok::<_, LibraryError>((by.pins.clone(), library))
+        });
+        let convolutions = self.convolutions.as_ref().map(|by| {
+            let library = Cudnn::open(&by.library)?;
+            Ok::<_, LibraryError>((by.pins.clone(), library))
+        });
+        Ok(Libraries { products: products.transpose()?, convolutions: convolutions.transpose()? })
+    }
+
+    /// Writes it into the folder of a run, whole or not at all; nothing where libraries do nothing.
     ///
     /// *Errors*: of the system.
     pub fn keep(&self, run: &Path) -> Result<(), CliError> {
-        write_pins(&run.join(FILE), &self.products)
+        if *self == Self::default() {
+            return Ok(());
+        }
+        let products = self.products.as_ref().map(|by| by.pins.clone());
+        let convolutions = self.convolutions.as_ref().map(|by| by.pins.clone());
+        write_json(&run.join(FILE), &KeptPins { products, convolutions })
     }
 }
 
-/// What a library does of these products, on the GPUs of a list: as the run did it before, if it did.
+impl KeptPins {
+    /// What libraries do in a run that was begun; nothing where they do nothing, or where that cannot be read.
+    #[must_use]
+    pub fn of_run(run: &Path) -> Option<Self> {
+        let text = std::fs::read_to_string(run.join(FILE)).ok()?;
+        let read = serde_json::from_str::<Self>(&text);
+        let read = read
+            .inspect_err(|error| tracing::warn!(%error, "{FILE} cannot be read, and is chosen anew"))
+            .ok()?;
+        let in_order = read.products.as_ref().is_none_or(Pins::is_in_order)
+            && read.convolutions.as_ref().is_none_or(Pins::is_in_order);
+        in_order.then_some(read)
+    }
+}
+
+/// What libraries do of what is wanted, on the GPUs of a list: as the run did it before, if it did. The notes are for people.
 ///
-/// Whatever goes wrong is told, and dtrain's own kernels do it. *Blocks* while what nobody has chosen before is timed: a tenth of a second
-/// for each product.
-pub fn pinned(list: &CudaList, wanted: &[ProductKey], before: Option<ProductPins>) -> Products {
+/// Whatever goes wrong is told, and dtrain's own kernels do it. *Blocks* while what nobody has chosen before is timed, which takes up to a
+/// minute, once; `tell_people` hears of that before.
+pub fn by_libraries(
+    list: &CudaList,
+    wanted: &Wanted,
+    before: KeptPins,
+    tell_people: impl Fn(&str),
+) -> (ByLibraries, Vec<String>) {
+    let mut notes = Vec::new();
+    let products = one::<Products>(list, &wanted.products, before.products, &tell_people, &mut notes);
+    let convolutions =
+        one::<Convolutions>(list, &wanted.convolutions, before.convolutions, &tell_people, &mut notes);
+    (ByLibraries { products, convolutions }, notes)
+}
+
+fn one<C: Chooses>(
+    list: &CudaList,
+    wanted: &[C::Key],
+    before: Option<PinsOf<C>>,
+    tell_people: &impl Fn(&str),
+    notes: &mut Vec<String>,
+) -> Option<Pinned<PinsOf<C>>> {
+    const LOST: &str = "the bits will differ from those of a run that never stopped";
     if wanted.is_empty() {
-        return Products::default();
+        return None;
     }
+    let what = C::WHAT;
+    let did = before.as_ref().is_some_and(|before| !before.is_empty());
     let own = |why: &str| {
-        let lost = match &before {
-            Some(before) if !before.is_empty() => {
-                ": the bits will differ from those of a run that never stopped"
-            }
-            Some(_) | None => "",
-        };
-        Products { pinned: None, notes: vec![format!("products are dtrain's own kernels: {why}{lost}")] }
+        let lost = if did { format!(": {LOST}") } else { String::new() };
+        format!("{what} by dtrain's own kernels: {why}{lost}")
     };
-    let finding =
-        Finder::new(Environment::here()).find(Library::CublasLt, oldest(Library::CublasLt).as_ref());
+    let finding = Finder::new(Environment::here()).find(C::LIBRARY, oldest(C::LIBRARY).as_ref());
+    let name = C::LIBRARY.name();
     let Some(found) = finding.found else {
-        return own("cuBLASLt is not here (`dtrain doctor` says how to get it)");
+        notes.push(own(&format!("{name} is not here (`dtrain doctor` says how to get it)")));
+        return None;
     };
-    let asked = Asked { library: found.path.clone(), wanted: wanted.to_vec(), before: before.clone() };
-    let gpus = list.numbers().iter().copied().take(1).collect();
-    let probe = GpuProbe { gpus, nccl: None, judge: None, pins: true };
-    let text = serde_json::to_string(&asked).expect("plain data");
-    match answer_to(&probe, Some(text), PATIENCE) {
-        Ok(Answer::Chosen(products, now)) => {
-            let mut notes = Vec::new();
-            if let Some(before) = before.filter(|before| before.of(wanted).word() != products.word()) {
-                notes.push(format!(
-                    "products were chosen on {} with cuBLASLt {}, and here are {} and {}: the bits will differ from those of a run that never stopped",
-                    before.gpu, before.version, products.gpu, products.version
-                ));
-            }
-            tracing::info!(
-                products = products.chosen.len(),
-                chosen_now = now,
-                word = products.word(),
-                "cuBLASLt"
-            );
-            let by_library = products.algorithms().count();
-            let rest = wanted.len() - by_library;
-            notes.push(match rest {
-                0 => format!("large products by cuBLASLt {} ({by_library} shapes)", found.version),
-                rest => format!(
-                    "large products by cuBLASLt {} ({by_library} shapes; {rest} by dtrain's own kernels, as fast)",
-                    found.version
-                ),
-            });
-            let pinned = (by_library > 0).then_some(Pinned { library: found.path, products });
-            Products { pinned, notes }
+    let asked = |wanted| Asked { library: found.path.clone(), wanted, before: before.clone() };
+    let ask = |asked: &Asked<C::Key, _>| {
+        let gpus = list.numbers().iter().copied().take(1).collect();
+        let probe = GpuProbe { gpus, nccl: None, judge: None, pins: Some(C::WORD.to_owned()) };
+        let text = serde_json::to_string(asked).expect("plain data");
+        match answer_to(&probe, Some(text), PATIENCE) {
+            Ok(Answer::Chosen(pins)) => Ok(pins),
+            Ok(Answer::Failed(why)) | Err(why) => Err(one_line(&why)),
         }
-        Ok(Answer::Failed(why)) | Err(why) => own(&one_line(&why)),
+    };
+    // What is known costs no GPU.
+    let known: Result<PinsOf<C>, String> = ask(&asked(Vec::new()));
+    let pins = known.and_then(|known| {
+        let lacking = known.lacking(wanted);
+        if !lacking.is_empty() {
+            let count = lacking.len();
+            tell_people(&format!("timing the algorithms of {name} for {count} shapes: up to a minute, once"));
+            return ask(&asked(wanted.to_vec()));
+        }
+        Ok(known)
+    });
+    let pins = match pins {
+        Ok(pins) => pins.of(wanted),
+        Err(why) => {
+            notes.push(own(&why));
+            return None;
+        }
+    };
+    if let Some(before) = before.as_ref().filter(|before| before.of(wanted).word() != pins.word()) {
+        let Pins { gpu, version, .. } = before;
+        notes.push(format!(
+            "{what} were chosen on {gpu} with {name} {version}, and here are {} and {}: {LOST}",
+            pins.gpu, pins.version
+        ));
     }
+    tracing::info!(what, word = pins.word(), "{name}");
+    let by_library = pins.algorithms().count();
+    let rest = match wanted.len() - by_library {
+        0 => String::new(),
+        rest => format!("; {rest} by dtrain's own kernels, as fast"),
+    };
+    notes.push(format!("{what} by {name} {} ({by_library} shapes{rest})", found.version));
+    (by_library > 0).then_some(Pinned { library: found.path, pins })
 }
 
 /// Does what a child is there for.
 ///
 /// *Errors*: nobody reads.
-pub(super) fn answer(asked: &GpuProbe) -> Result<(), CliError> {
+pub(super) fn answer(number: u32, word: &str) -> Result<(), CliError> {
+    if word == Convolutions::WORD { answer_of::<Convolutions>(number) } else { answer_of::<Products>(number) }
+}
+
+fn answer_of<C: Chooses>(number: u32) -> Result<(), CliError> {
     let mut text = String::new();
     let read = std::io::stdin().read_to_string(&mut text).map_err(|error| error.to_string());
     let chosen = read
         .and_then(|_| serde_json::from_str(&text).map_err(|error| error.to_string()))
-        .and_then(|question: Asked| chosen(asked.gpus[0], &question));
-    print_json(&json!(chosen.unwrap_or_else(Answer::Failed)))
+        .and_then(|asked| chosen::<C>(number, asked));
+    print_json(&json!(chosen.map_or_else(Answer::Failed, Answer::Chosen)))
 }
 
-fn chosen(number: u32, asked: &Asked) -> Result<Answer, String> {
-    let gpu = open_gpu(number)?;
-    gpu.context().enter().map_err(|error| error.to_string())?;
-    let library = Arc::new(CublasLt::open(&asked.library).map_err(|error| error.to_string())?);
-    let name = gpu.context().about().name.clone();
-    let file = file_of(&cache_folder(), &name, library.version());
-    let mut known = remembered(&file, &name, library.version());
+/// All that is known, with what was chosen now of what is wanted.
+fn chosen<C: Chooses>(number: u32, asked: Asked<C::Key, PinsOf<C>>) -> Result<PinsOf<C>, String> {
+    let about = Context::look(&Tools::find()?.driver, number as usize);
+    let gpu = about.map_err(|error| error.to_string())?.name;
+    let version = C::version(&asked.library).map_err(|error| error.to_string())?;
+    let file = file_of::<C>(&cache_folder(), &gpu, version);
+    let mut known = remembered::<C>(&file, &gpu, version);
     // What the run did it does again.
-    let same = asked.before.iter().filter(|before| before.gpu == name && before.version == library.version());
-    let before = same.clone().flat_map(|before| before.chosen.clone()).collect::<Vec<_>>();
-    let lacking: Vec<ProductKey> = known
-        .lacking(&asked.wanted)
-        .into_iter()
-        .filter(|key| before.iter().all(|pin| pin.key != *key))
-        .collect();
-    for key in &lacking {
-        known.put(choose(&gpu, &library, key).map_err(|error| error.to_string())?);
-    }
+    let same = asked.before.filter(|before| before.gpu == gpu && before.version == version);
+    let mut all = known.clone();
+    same.into_iter().flat_map(|before| before.chosen).for_each(|pin| all.put(pin));
+    let lacking = all.lacking(&asked.wanted);
     if !lacking.is_empty() {
+        let pins =
+            C::time(&open_gpu(number)?, &asked.library, &lacking).map_err(|error| error.to_string())?;
+        for pin in pins {
+            known.put(pin.clone());
+            all.put(pin);
+        }
         let made =
             std::fs::create_dir_all(cache_folder().join(FOLDER)).map_err(|error| unwritable(&file, &error));
-        if let Err(error) = made.and_then(|()| write_pins(&file, &known)) {
+        if let Err(error) = made.and_then(|()| write_json(&file, &known)) {
             tracing::warn!(%error, "what was chosen cannot be kept for the next run");
         }
     }
-    before.into_iter().for_each(|pin| known.put(pin));
-    Ok(Answer::Chosen(known.of(&asked.wanted), lacking.len()))
+    Ok(all)
 }
 
-fn write_pins(path: &Path, pins: &ProductPins) -> Result<(), CliError> {
+fn write_json(path: &Path, what: &impl Serialize) -> Result<(), CliError> {
     let mut file = WholeFile::create(path)?;
-    file.write(serde_json::to_string_pretty(pins).expect("plain data").as_bytes())?;
+    file.write(serde_json::to_string_pretty(what).expect("plain data").as_bytes())?;
     file.finish()
 }
 
-/// Where choices for a model of GPU and a version of the library are kept.
-fn file_of(cache: &Path, gpu: &str, version: u64) -> PathBuf {
+/// Where choices for a model of GPU and a version of a library are kept.
+fn file_of<C: Chooses>(cache: &Path, gpu: &str, version: u64) -> PathBuf {
     let mut hasher = DefaultHasher::new();
     (gpu, version, dtrain_cuda::kernels::revision()).hash(&mut hasher);
-    cache.join(FOLDER).join(format!("{:016x}.json", hasher.finish()))
+    cache.join(FOLDER).join(format!("{}-{:016x}.json", C::WORD, hasher.finish()))
 }
 
 /// What is kept there; nothing if it is damaged, or of something else.
-fn remembered(file: &Path, gpu: &str, version: u64) -> ProductPins {
+fn remembered<C: Chooses>(file: &Path, gpu: &str, version: u64) -> PinsOf<C> {
     let text = std::fs::read_to_string(file).ok();
-    let read = text.and_then(|text| serde_json::from_str::<ProductPins>(&text).ok());
+    let read = text.and_then(|text| serde_json::from_str::<PinsOf<C>>(&text).ok());
     let same = read.filter(|pins| pins.gpu == gpu && pins.version == version && pins.is_in_order());
-    same.unwrap_or_else(|| ProductPins::new(gpu, version))
+    same.unwrap_or_else(|| Pins::new(gpu, version))
 }
 
 fn one_line(words: &str) -> String {

@@ -159,7 +159,7 @@ pub fn of_gpus(list: &CudaList, asking: Asking) -> Judged {
     };
     let mut passed = unknown("there is no GPU".to_owned());
     for (number, subject) in kinds {
-        let probe = GpuProbe { gpus: vec![number], nccl: None, judge: None, pins: false };
+        let probe = GpuProbe { gpus: vec![number], nccl: None, judge: None, pins: None };
         let judged = subject.judged(&folder(), asking, || ask(&probe));
         let about = |words: String| format!("cuda:{number} ({}): {words}", subject.gpu);
         match judged.verdict {
@@ -186,7 +186,7 @@ pub fn of_nccl(library: &NcclLibrary, list: &CudaList, asking: Asking) -> Judged
     // What is tested is the way between these two, on this host.
     let names: Vec<&str> = subjects.iter().map(|subject| subject.gpu.as_str()).collect();
     let subject = Subject { gpu: format!("{} of {}", names.join(" and "), host_name()), ..first.clone() };
-    let probe = GpuProbe { gpus, nccl: Some(library.path().to_owned()), judge: None, pins: false };
+    let probe = GpuProbe { gpus, nccl: Some(library.path().to_owned()), judge: None, pins: None };
     subject.judged(&folder(), asking, || ask(&probe))
 }
 
@@ -202,7 +202,7 @@ pub fn of_child(list: &CudaList, nccl: Option<&Path>, asking: Asking) -> Judged 
     };
     let nccl = nccl.map(Path::to_owned);
     let judge = Some(judge.to_owned());
-    let probe = GpuProbe { gpus: list.numbers().to_vec(), nccl, judge, pins: false };
+    let probe = GpuProbe { gpus: list.numbers().to_vec(), nccl, judge, pins: None };
     // The child waits for one of its own.
     answer_of(&probe, PATIENCE * 2).unwrap_or_else(unknown)
 }
@@ -269,8 +269,8 @@ impl GpuProbe {
         if let Some(judge) = &self.judge {
             words.extend(["--judge".to_owned(), judge.clone()]);
         }
-        if self.pins {
-            words.push("--pins".to_owned());
+        if let Some(what) = &self.pins {
+            words.extend(["--pins".to_owned(), what.clone()]);
         }
         words
     }
@@ -351,11 +351,11 @@ mod tests {
             gpus: vec![3, 0],
             nccl: Some("/a b/libnccl.so.2".into()),
             judge: Some("tests".into()),
-            pins: true,
+            pins: Some("convolutions".into()),
         };
         let words = [vec!["gpu-probe".to_owned()], probe.words()].concat();
         let read = Words::parse_from(words).probe;
         assert_eq!((read.gpus, read.nccl, read.judge), (probe.gpus, probe.nccl, probe.judge));
-        assert!(read.pins);
+        assert_eq!(read.pins, probe.pins);
     }
 }

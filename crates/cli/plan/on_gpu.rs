@@ -7,9 +7,8 @@ use crate::error::CliError;
 use crate::gpus::Chosen;
 use crate::nccl::ChosenBackend;
 use dtrain_collective::{Assignment, Geometry};
-use dtrain_cuda::driver::{DriverError, Gpu};
-use dtrain_cuda::libraries::cublaslt::CublasLt;
-use dtrain_cuda::libraries::pins::ProductPins;
+use dtrain_cuda::driver::Gpu;
+use dtrain_cuda::libraries::Libraries;
 use dtrain_cuda::{CudaDevice, rehearsed};
 use dtrain_engine::{About, DeviceReplica, EngineError, MemoryTable, OwnMemory, Replica};
 use dtrain_nccl::staged_floats;
@@ -20,15 +19,6 @@ use std::sync::Arc;
 /// What is written down of a sum over NCCL: who sends what, and the order in which it is added. *Units*: floats.
 const WRITTEN: usize = 256;
 
-/// Who multiplies on a GPU.
-#[derive(Clone, Debug)]
-pub enum Multiplies {
-    /// dtrain's own kernels, all of it.
-    Alone,
-    /// This library what these pins say.
-    With(ProductPins, Arc<CublasLt>),
-}
-
 impl Plan {
     /// A replica with its first parameters on a GPU, and how its blocks are computed.
     ///
@@ -36,14 +26,14 @@ impl Plan {
     pub fn cuda_replica(
         &self,
         gpu: &Arc<Gpu>,
-        multiplies: &Multiplies,
+        libraries: &Libraries,
     ) -> Result<(DeviceReplica<CudaDevice>, Blocks), CliError> {
         self.check_device()?;
         let loss = self.blueprint().loss()?;
         let most = self.config.batch.micro;
         let mut full = String::new();
         for blocks in self.blocks() {
-            match self.try_cuda_replica(gpu, most, *blocks, (&loss, multiplies)) {
+            match self.try_cuda_replica(gpu, most, *blocks, (&loss, libraries)) {
                 Ok(mut replica) => {
                     self.complete(&mut replica)?;
                     return Ok((replica, *blocks));
@@ -70,7 +60,7 @@ impl Plan {
         let ways = || self.blocks().iter().copied();
         let fits = |rows: u32| {
             ways().any(|blocks| {
-                let one = |_| self.try_cuda_replica(gpu, rows, blocks, (&loss, &Multiplies::Alone));
+                let one = |_| self.try_cuda_replica(gpu, rows, blocks, (&loss, &Libraries::default()));
                 (0..replicas).map(one).collect::<Result<Vec<_>, _>>().is_ok()
             })
         };
@@ -82,15 +72,9 @@ impl Plan {
         gpu: &Arc<Gpu>,
         rows: u32,
         blocks: Blocks,
-        (loss, multiplies): (&dtrain_engine::Loss, &Multiplies),
+        (loss, libraries): (&dtrain_engine::Loss, &Libraries),
     ) -> Result<DeviceReplica<CudaDevice>, EngineError> {
-        let device = CudaDevice::new(gpu, self.config.precision)?;
-        let device = match multiplies {
-            Multiplies::Alone => device.with_own_products(),
-            Multiplies::With(pins, library) => {
-                device.with_products(pins, library).map_err(DriverError::from)?
-            }
-        };
+        let device = CudaDevice::new(gpu, self.config.precision)?.with_libraries(libraries)?;
         let model = self.gpu_model_for(&device, rows, blocks, loss)?;
         let replica = DeviceReplica::new(device, model, self.optimizer(), self.config.seed)?;
         // Held while the replica takes what it needs, and free again for the slots, and for the shards that it is told to hold.

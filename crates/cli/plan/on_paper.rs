@@ -8,7 +8,7 @@ use crate::blueprint::Blocks;
 use crate::config::{Backend, Kernels, Precision};
 use crate::error::CliError;
 use dtrain_cuda::driver::{About, Gpu};
-use dtrain_cuda::libraries::cublaslt::ProductKey;
+use dtrain_cuda::libraries::{Libraries, Wanted};
 use dtrain_cuda::{CudaDevice, rehearsed};
 use dtrain_engine::{
     DeviceReplica, EngineError, Keeping, Lies, MemoryTable, OwnMemory, ReducedSum, Replica, Sharding,
@@ -18,9 +18,9 @@ use dtrain_runtime::step_counts;
 use dtrain_types::{Bytes, Merger, Reduce, Step, Wire, cut_evenly, roots};
 use std::sync::Arc;
 
-/// The variable that tests set: operations of the smallest product that a library is asked for. A stand-in for a GPU has no time for large
+/// The variable that tests set: operations of the least that a library is asked for. A stand-in for a GPU has no time for large
 /// ones.
-const LEAST: &str = "DTRAIN_TEST_PRODUCTS_FROM";
+const LEAST: &str = "DTRAIN_TEST_LIBRARIES_FROM";
 
 /// A GPU with room for everything.
 #[must_use]
@@ -54,19 +54,19 @@ impl Plan {
         })
     }
 
-    /// The products that a library might do for the ranks on these GPUs: those of the greatest pass, on paper.
+    /// What libraries might do for the ranks on these GPUs, of the greatest pass: on paper.
     ///
     /// *Errors*: as [`Plan::cuda_replica`].
-    pub fn products(&self) -> Result<Vec<ProductKey>, CliError> {
+    pub fn wanted(&self) -> Result<Wanted, CliError> {
         if self.config.kernels == Kernels::Own || self.config.precision == Precision::F32 {
-            return Ok(Vec::new());
+            return Ok(Wanted::default());
         }
-        let noted = || -> Result<Vec<ProductKey>, Counted> {
+        let noted = || -> Result<Wanted, Counted> {
             let device = self.paper_device(&Gpu::on_paper(paper_gpu()))?;
             let model = self.gpu_model(&device, self.config.batch.micro, Blocks::Once)?;
             let replica =
                 rehearsed(DeviceReplica::blank(device, model, self.optimizer(), self.config.seed)?)?;
-            Ok(replica.device().products_asked_for())
+            Ok(replica.device().wanted())
         };
         noted().map_err(|error| match error {
             Counted::Plan(error) => error,
@@ -74,16 +74,16 @@ impl Plan {
         })
     }
 
-    /// A device on paper that multiplies as the ranks' do; the memory of a library is counted where one might be used.
+    /// A device on paper that computes as the ranks' do; the memory of a library is counted where one might be used.
     fn paper_device(&self, gpu: &Arc<Gpu>) -> Result<CudaDevice, EngineError> {
         let device = CudaDevice::new(gpu, self.config.precision)?;
         let least = std::env::var(LEAST).ok().and_then(|least| least.parse().ok());
         Ok(match self.config.kernels {
             Kernels::Auto => match least {
-                Some(least) => device.noting_products(least),
+                Some(least) => device.noting(least),
                 None => device,
             },
-            Kernels::Own => device.with_own_products(),
+            Kernels::Own => device.with_libraries(&Libraries::default())?,
         })
     }
 

@@ -8,18 +8,11 @@ use dtrain_cuda::libraries::convolution::ConvolutionKey;
 use dtrain_cuda::libraries::cublaslt::{CublasLt, ProductKey};
 use dtrain_cuda::libraries::cudnn::Cudnn;
 use dtrain_cuda::libraries::pins::{ConvolutionPins, ProductPins};
-use dtrain_cuda::libraries::{choosing, choosing_convolutions};
+use dtrain_cuda::libraries::{Libraries, choosing, choosing_convolutions};
 use dtrain_cuda::{CudaDevice, Precision};
 use dtrain_engine::EngineError;
 use std::sync::Arc;
 use std::time::Instant;
-
-/// What was chosen, and the libraries.
-#[derive(Default)]
-pub struct Libraries {
-    products: Option<(ProductPins, Arc<CublasLt>)>,
-    convolutions: Option<(ConvolutionPins, Cudnn)>,
-}
 
 /// What both took, and how fast that is.
 fn words(operations: u64, [found, own]: [u64; 2], is_own: bool) -> String {
@@ -76,45 +69,32 @@ fn convolutions(
     Ok(pins)
 }
 
-impl Libraries {
-    /// For one step; nothing of a library that is not there. They are listed on the standard error.
-    pub fn chosen(asked: &Asked, precision: Precision, gpu: &Arc<Gpu>) -> Result<Self, EngineError> {
-        let (cublaslt, cudnn) = (cublaslt_on(gpu), cudnn());
-        if cublaslt.is_none() && cudnn.is_none() {
-            return Ok(Self::default());
-        }
-        let mut started = Started::new(asked, precision, || CudaDevice::new(gpu, precision))?;
-        started.begin();
-        started.step(1);
-        started.finish();
-        let device = started.replica.device();
-        let keys = (device.products_asked_for(), device.convolutions_asked_for());
-        drop(started);
-        let begun = Instant::now();
-        let mut chosen = Self::default();
-        if let Some(library) = cublaslt {
-            chosen.products = Some((products(gpu, &library, &keys.0)?, library));
-        }
-        if let Some(library) = cudnn {
-            chosen.convolutions = Some((convolutions(gpu, &library, &keys.1)?, library));
-        }
-        eprintln!(
-            "{} products and {} convolutions were chosen in {:.1} s",
-            chosen.products.as_ref().map_or(0, |(pins, _)| pins.chosen.len()),
-            chosen.convolutions.as_ref().map_or(0, |(pins, _)| pins.chosen.len()),
-            begun.elapsed().as_secs_f64()
-        );
-        Ok(chosen)
+/// For one step; nothing of a library that is not there. They are listed on the standard error.
+pub fn chosen(asked: &Asked, precision: Precision, gpu: &Arc<Gpu>) -> Result<Libraries, EngineError> {
+    let (cublaslt, cudnn) = (cublaslt_on(gpu), cudnn());
+    if cublaslt.is_none() && cudnn.is_none() {
+        return Ok(Libraries::default());
     }
-
-    /// A device whose products and convolutions these are.
-    pub fn given_to(&self, mut device: CudaDevice) -> Result<CudaDevice, DriverError> {
-        if let Some((pins, library)) = &self.products {
-            device = device.with_products(pins, library)?;
-        }
-        if let Some((pins, library)) = &self.convolutions {
-            device = device.with_convolutions(pins, library)?;
-        }
-        Ok(device)
+    let mut started = Started::new(asked, precision, || CudaDevice::new(gpu, precision))?;
+    started.begin();
+    started.step(1);
+    started.finish();
+    let device = started.replica.device();
+    let keys = (device.products_asked_for(), device.convolutions_asked_for());
+    drop(started);
+    let begun = Instant::now();
+    let mut chosen = Libraries::default();
+    if let Some(library) = cublaslt {
+        chosen.products = Some((products(gpu, &library, &keys.0)?, library));
     }
+    if let Some(library) = cudnn {
+        chosen.convolutions = Some((convolutions(gpu, &library, &keys.1)?, library));
+    }
+    eprintln!(
+        "{} products and {} convolutions were chosen in {:.1} s",
+        chosen.products.as_ref().map_or(0, |(pins, _)| pins.chosen.len()),
+        chosen.convolutions.as_ref().map_or(0, |(pins, _)| pins.chosen.len()),
+        begun.elapsed().as_secs_f64()
+    );
+    Ok(chosen)
 }

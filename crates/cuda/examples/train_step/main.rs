@@ -25,10 +25,11 @@ mod shares;
 mod started;
 
 use asked::Asked;
+use dtrain_cuda::libraries::Libraries;
 use dtrain_cuda::{CudaDevice, Precision};
 use dtrain_engine::models::GptOptions;
 use dtrain_engine::{EngineError, Replica};
-use libraries::Libraries;
+use libraries::chosen;
 use machine::Machine;
 use started::Started;
 use std::path::Path;
@@ -77,9 +78,8 @@ fn utilisation(started: &Started, asked: &Asked, rate: f64) -> Option<String> {
 /// Prints the rate, and what else is asked for.
 fn measure(asked: &Asked, precision: Precision, machine: &Machine) -> Result<(), EngineError> {
     let gpu = machine.gpu(0);
-    let libraries =
-        if asked.library { Libraries::chosen(asked, precision, &gpu)? } else { Libraries::default() };
-    let with = |device: CudaDevice| libraries.given_to(device);
+    let libraries = if asked.library { chosen(asked, precision, &gpu)? } else { Libraries::default() };
+    let with = |device: CudaDevice| device.with_libraries(&libraries);
     let mut started = Started::new(asked, precision, || with(CudaDevice::new(&gpu, precision)?))?;
     let (rows, unit, each) = (started.data.batch().rows, started.unit, started.of_a_step() as f64);
     let steps = rate(&mut started, asked.time);
@@ -107,9 +107,8 @@ fn measure(asked: &Asked, precision: Precision, machine: &Machine) -> Result<(),
 /// The losses of GPT-2 on a text.
 fn curve_of(asked: &Asked, precision: Precision, machine: &Machine, file: &Path) -> Result<(), EngineError> {
     let gpu = machine.gpu(0);
-    let libraries =
-        if asked.library { Libraries::chosen(asked, precision, &gpu)? } else { Libraries::default() };
-    curve::print(asked, precision, libraries.given_to(machine::device_on(&gpu, precision))?, file)
+    let libraries = if asked.library { chosen(asked, precision, &gpu)? } else { Libraries::default() };
+    curve::print(asked, precision, machine::device_on(&gpu, precision).with_libraries(&libraries)?, file)
 }
 
 fn main() -> ExitCode {

@@ -25,9 +25,9 @@ mod way;
 mod workspace;
 
 use crate::driver::{DriverError, Gpu, Stream};
-use crate::libraries::LibraryError;
 use crate::libraries::cublaslt::CublasLt;
 use crate::libraries::pins::ProductPins;
+use crate::libraries::{Libraries, LibraryError, Wanted};
 use crate::memory::{Element, Slice, SliceMut};
 use crate::operations::Precision;
 use ahead::Ahead;
@@ -95,6 +95,32 @@ impl CudaDevice {
     #[must_use]
     pub fn noting_products(self, least: u64) -> Self {
         Self { products: Products::noting(least), ..self }
+    }
+
+    /// The same, with what these libraries do; the rest is its own, and nothing is noted. *Blocks* while a library begins.
+    ///
+    /// *Errors*: an algorithm that a library does not take; of the driver.
+    pub fn with_libraries(self, libraries: &Libraries) -> Result<Self, DriverError> {
+        let device = match &libraries.products {
+            Some((pins, library)) => self.with_products(pins, library)?,
+            None => self.with_own_products(),
+        };
+        match &libraries.convolutions {
+            Some((pins, library)) => device.with_convolutions(pins, library),
+            None => Ok(device.with_own_convolutions()),
+        }
+    }
+
+    /// The same, which notes what it would ask libraries for from so many operations on.
+    #[must_use]
+    pub fn noting(self, least: u64) -> Self {
+        self.noting_products(least).noting_convolutions(least)
+    }
+
+    /// What libraries might be asked for, since the device was made.
+    #[must_use]
+    pub fn wanted(&self) -> Wanted {
+        Wanted { products: self.products_asked_for(), convolutions: self.convolutions_asked_for() }
     }
 
     /// The same, whose products no library will ever do: none is noted.

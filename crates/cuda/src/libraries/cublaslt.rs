@@ -263,12 +263,20 @@ impl CublasLt {
     ///
     /// *Errors*: as [`CublasLt::new`].
     pub fn open(path: &Path) -> Result<Self, LibraryError> {
+        Self::version_of(path)?;
+        Self::new()
+    }
+
+    /// The version of the library that [`CublasLt::open`] would open. No GPU is needed.
+    ///
+    /// *Errors*: [`LibraryError::Missing`].
+    pub fn version_of(path: &Path) -> Result<u64, LibraryError> {
         // SAFETY: the library's initialisers touch nothing of ours.
         if let Ok(library) = unsafe { Library::new(path) } {
             // It stays open, so that its bare name means this file.
             std::mem::forget(library);
         }
-        Self::new()
+        version()
     }
 
     /// *Errors*: [`LibraryError::Missing`]; [`LibraryError::Call`] without a GPU.

@@ -17,8 +17,11 @@ pub mod convolution;
 pub mod cublaslt;
 pub mod cudnn;
 pub mod layouts;
+mod opened;
 pub mod pins;
 mod timing;
+
+pub use opened::{Libraries, Wanted};
 
 use serde::{Deserialize, Serialize};
 

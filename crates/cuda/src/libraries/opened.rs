@@ -1,0 +1,35 @@
+//! The libraries that a device may use, opened, with what each is to do; and what a device would ask them for.
+//!
+//! It does not know who opened them.
+
+use super::convolution::ConvolutionKey;
+use super::cublaslt::{CublasLt, ProductKey};
+use super::cudnn::Cudnn;
+use super::pins::{ConvolutionPins, ProductPins};
+use std::sync::Arc;
+
+/// What libraries do on a device; the rest is done by this crate's own kernels.
+#[derive(Debug, Default)]
+pub struct Libraries {
+    /// cuBLASLt.
+    pub products: Option<(ProductPins, Arc<CublasLt>)>,
+    /// cuDNN.
+    pub convolutions: Option<(ConvolutionPins, Cudnn)>,
+}
+
+/// What libraries might be asked for.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Wanted {
+    /// Of cuBLASLt.
+    pub products: Vec<ProductKey>,
+    /// Of cuDNN.
+    pub convolutions: Vec<ConvolutionKey>,
+}
+
+impl Wanted {
+    /// Whether it is nothing.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.products.is_empty() && self.convolutions.is_empty()
+    }
+}
