@@ -15,6 +15,8 @@
 //! It does not know who shares the GPU.
 
 mod ahead;
+mod by_cublaslt;
+mod by_cudnn;
 mod convolutions;
 mod operations;
 mod own_memory;

@@ -4,7 +4,7 @@
 
 use super::super::LibraryError;
 use super::super::convolution::{Behind, ConvolutionKey, Pass};
-use super::Math;
+use super::math::Math;
 use crate::values::Half;
 use cudarc::cudnn::sys::{self, cudnnStatus_t as Status};
 use std::ffi::c_int;

@@ -1,0 +1,94 @@
+//! What a device has cuBLASLt multiply: where pins say so, on the device's stream, with the device's scratch.
+//!
+//! It does not know how a choice is made.
+
+use super::CudaDevice;
+use super::products::{AskedProducts, Finished, key_of};
+use crate::driver::DriverError;
+use crate::libraries::cublaslt::{Finish, Matrices, ProductKey, ProductWorkspace, WORKSPACE};
+use crate::memory::Slice;
+use crate::operations::{Half, HalfResult, pitch_of, product_of_linear};
+use crate::values::Values;
+use dtrain_engine::device::{Activation, LinearShape, Operands, Product};
+
+impl CudaDevice {
+    /// The products that a library might be asked for, since the device was made: with what a library chose for them another device
+    /// can be made ([`CudaDevice::with_products`]). Of one that was made so there are none.
+    #[must_use]
+    pub fn products_asked_for(&self) -> Vec<ProductKey> {
+        self.products.noted()
+    }
+
+    /// The same for a linear layer: `y = act(x w' + bias) + plus`.
+    pub(super) fn linear_by_library(
+        &self,
+        half: Half,
+        shape: LinearShape,
+        operands: Operands<Values<'_>>,
+        activation: Activation,
+        plus: Option<Slice<'_, u16>>,
+        y: &HalfResult<'_>,
+    ) -> bool {
+        let (Some(x), Some(w)) = (operands.x.halves(), operands.w.halves()) else { return false };
+        let bias = operands.bias.map(Values::halves);
+        let (finish, bias) = match (bias, activation, plus) {
+            (None, Activation::None, None) => (Finish::None, None),
+            (None, Activation::None, Some(_)) => (Finish::Plus, None),
+            (Some(bias @ Some(_)), Activation::None, None) => (Finish::Bias, bias),
+            (Some(bias @ Some(_)), Activation::Relu, None) => (Finish::BiasRelu, bias),
+            (Some(bias @ Some(_)), Activation::None, Some(_)) => (Finish::PlusBias, bias),
+            // A bias without a copy in halves; what no library adds in our order.
+            (Some(None), ..) | (None, Activation::Relu, _) | (_, Activation::Relu, Some(_)) => return false,
+        };
+        let outputs = shape.outputs;
+        assert!(bias.is_none_or(|bias| bias.len() == outputs), "the bias of {outputs} outputs");
+        assert!(plus.is_none_or(|plus| plus.len() == y.len()), "what is added lies as the result does");
+        let product = product_of_linear(shape, pitch_of("y", y.len(), shape.rows, outputs));
+        self.done_by_library(half, &product, [x, w], y, Finished { finish, bias, plus })
+    }
+
+    /// Whether a library has done a product of halves: put it on the stream.
+    ///
+    /// *Panics* on lengths as [`crate::operations::product_half`] does.
+    pub(super) fn done_by_library(
+        &self,
+        half: Half,
+        shape: &Product,
+        [a, b]: [Slice<'_, u16>; 2],
+        c: &HalfResult<'_>,
+        with: Finished<'_>,
+    ) -> bool {
+        let Some(key) = key_of(half, shape, [a, b], c, &with) else { return false };
+        let mut asked = self.products.asked();
+        let planned = match &mut *asked {
+            AskedProducts::Noted(_, least) if key.operations() < *least => return false,
+            AskedProducts::Noted(keys, _) => {
+                keys.insert(key);
+                // On paper the workspace that a library would have is counted.
+                let on_paper = self.gpu().context().is_on_paper();
+                let room =
+                    if on_paper { self.workspace().room_for_library(WORKSPACE).map(|_| ()) } else { Ok(()) };
+                room.unwrap_or_else(|error| self.gpu().context().fail(error));
+                return false;
+            }
+            AskedProducts::Planned(planned) => match planned.get_mut(&key) {
+                None => return false,
+                Some(planned) => planned,
+            },
+        };
+        c.holds(shape, [a, b]);
+        let given = self.workspace().room_for_library(WORKSPACE).and_then(|address| {
+            let at = |x: Option<Slice<'_, u16>>| x.map_or(0, |x| x.address());
+            let (a, b, c) = (a.address(), b.address(), c.address());
+            let operands = Matrices { a, b, c, plus: at(with.plus), bias: at(with.bias) };
+            let workspace = ProductWorkspace { address, bytes: WORKSPACE };
+            self.stream.give_foreign("cuBLASLt", |stream| {
+                // SAFETY: the matrices lie there by the promise of their slices, which compared their lengths with the shape; the
+                // workspace is this device's, for what is on its one stream.
+                unsafe { planned.run(operands, workspace, stream) }.map_err(DriverError::from)
+            })
+        });
+        given.unwrap_or_else(|error| self.gpu().context().fail(error));
+        true
+    }
+}

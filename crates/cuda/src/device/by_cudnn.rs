@@ -1,0 +1,233 @@
+//! What a device has cuDNN convolve: where pins say so, on the device's stream, with what belongs to it around it.
+//!
+//! It does not know how a choice is made.
+
+use super::CudaDevice;
+use super::convolutions::{ALIGNED, AskedConvolutions, ConvolutionPlaces, Convolutions};
+use crate::driver::DriverError;
+use crate::libraries::convolution::{Behind, ConvolutionKey, Pass};
+use crate::libraries::cudnn::{Cudnn, CudnnHandle, Manner, PinnedConvolution, PlannedConvolution, Tensors};
+use crate::libraries::pins::ConvolutionPins;
+use crate::memory::{Slice, SliceMut};
+use crate::operations::{self as kernels, conv_lengths};
+use crate::values::{Values, ValuesMut};
+use dtrain_engine::device::{Activation, Conv3dShape, Operands, Write};
+
+fn next(at: u64, elements: u64, part: u32) -> u64 {
+    at + 2 * elements * u64::from(part)
+}
+
+impl CudaDevice {
+    /// The same, whose convolutions this library does where the pins say so. *Blocks* while the library begins.
+    ///
+    /// *Errors*: an algorithm that the library does not take; of the driver.
+    pub fn with_convolutions(self, pins: &ConvolutionPins, library: &Cudnn) -> Result<Self, DriverError> {
+        if pins.is_empty() {
+            return Ok(self.with_own_convolutions());
+        }
+        // SAFETY: convolutions go before the stream of their device.
+        let handle = unsafe { self.handle_of(library) }?;
+        let plan = |pin: &PinnedConvolution| Ok((pin.key, handle.accept(pin)?));
+        let planned: Result<_, DriverError> = pins.algorithms().map(plan).collect();
+        Ok(Self { convolutions: Convolutions::planned(handle, planned?), ..self })
+    }
+
+    /// The same, which notes convolutions of so many operations and more. The default is 2^28: less is not worth to leave a graph for.
+    #[must_use]
+    pub fn noting_convolutions(self, least: u64) -> Self {
+        Self { convolutions: Convolutions::noting(least), ..self }
+    }
+
+    /// The same, whose convolutions no library will ever do: none is noted.
+    #[must_use]
+    pub fn with_own_convolutions(self) -> Self {
+        Self { convolutions: Convolutions::own(), ..self }
+    }
+
+    /// The convolutions that a library might be asked for, since the device was made: with what a library chose for them another device
+    /// can be made ([`CudaDevice::with_convolutions`]). Of one that was made so there are none.
+    #[must_use]
+    pub fn convolutions_asked_for(&self) -> Vec<ConvolutionKey> {
+        match &*self.convolutions.asked() {
+            AskedConvolutions::Noted(keys, _) => keys.iter().copied().collect(),
+            AskedConvolutions::Own | AskedConvolutions::Planned(..) => Vec::new(),
+        }
+    }
+
+    /// Whether a library has put a convolution with its bias and activation on the stream.
+    ///
+    /// *Panics* on lengths as [`kernels::conv`] does.
+    pub(super) fn conv_by_library(
+        &self,
+        shape: &Conv3dShape,
+        operands: Operands<Values<'_>>,
+        activation: Activation,
+        y: &mut ValuesMut<'_>,
+    ) -> bool {
+        let Operands { x, w, bias } = operands;
+        let behind = match (bias, activation) {
+            (None, Activation::None) => Behind::Nothing,
+            (Some(_), Activation::None) => Behind::Bias,
+            (Some(_), Activation::Relu) => Behind::BiasRelu,
+            (None, Activation::Relu) => return false,
+        };
+        let bias = match bias.map(|bias| (bias.halves(), bias.floats())) {
+            None => [0; 2],
+            Some((Some(halves), floats)) => {
+                assert_eq!(halves.len(), shape.outputs, "the bias of a convolution");
+                [halves.address(), floats.address()]
+            }
+            // A bias without a copy in halves.
+            Some((None, _)) => return false,
+        };
+        let (Some(x), Some(w), Some(y)) = (x.halves(), w.halves(), y.read().halves()) else { return false };
+        self.done_by_cudnn(Pass::Forward(behind), shape, [x.len(), w.len(), y.len()], || ConvolutionPlaces {
+            x: x.address(),
+            w: w.address(),
+            y: y.address(),
+            bias,
+        })
+    }
+
+    /// The same for `dx`.
+    pub(super) fn conv_inputs_by_library(
+        &self,
+        shape: &Conv3dShape,
+        w: Values<'_>,
+        dy: Values<'_>,
+        dx: &mut ValuesMut<'_>,
+    ) -> bool {
+        let (Some(w), Some(dy), Some(dx)) = (w.halves(), dy.halves(), dx.read().halves()) else {
+            return false;
+        };
+        self.done_by_cudnn(Pass::Inputs, shape, [dx.len(), w.len(), dy.len()], || ConvolutionPlaces {
+            x: dx.address(),
+            w: w.address(),
+            y: dy.address(),
+            bias: [0; 2],
+        })
+    }
+
+    /// The same for `dw`.
+    pub(super) fn conv_weights_by_library(
+        &self,
+        shape: &Conv3dShape,
+        x: Values<'_>,
+        dy: Values<'_>,
+        dw: &mut ValuesMut<'_>,
+    ) -> bool {
+        let (Some(x), Some(dy)) = (x.halves(), dy.halves()) else { return false };
+        let dw = dw.read().floats();
+        self.done_by_cudnn(Pass::Weights, shape, [x.len(), dw.len(), dy.len()], || ConvolutionPlaces {
+            x: x.address(),
+            w: dw.address(),
+            y: dy.address(),
+            bias: [0; 2],
+        })
+    }
+
+    /// Whether the library has put this on the stream. *Panics* unless lengths are those of the shape.
+    fn done_by_cudnn(
+        &self,
+        pass: Pass,
+        shape: &Conv3dShape,
+        lengths: [usize; 3],
+        places: impl FnOnce() -> ConvolutionPlaces,
+    ) -> bool {
+        let Some(half) = self.precision.half() else { return false };
+        let Ok(key) = ConvolutionKey::of(pass, half, shape) else { return false };
+        let at = places();
+        let ConvolutionPlaces { x, w, y, bias } = at;
+        if [x, w, y, bias[0]].iter().any(|at| !at.is_multiple_of(ALIGNED)) {
+            return false;
+        }
+        assert_eq!(lengths, conv_lengths(shape), "input, weights and output of {shape:?}");
+        let mut asked = self.convolutions.asked();
+        let given = match &mut *asked {
+            AskedConvolutions::Own => return false,
+            AskedConvolutions::Noted(_, least) if key.operations() < *least => return false,
+            AskedConvolutions::Noted(keys, _) => {
+                keys.insert(key);
+                // On paper the memory that a library would have is counted.
+                let on_paper = self.gpu().context().is_on_paper();
+                let room = key.most_room();
+                if on_paper { self.workspace().room_for_library(room).map(|_| false) } else { Ok(false) }
+            }
+            AskedConvolutions::Planned(handle, planned) => match planned.get(&key) {
+                None => return false,
+                // SAFETY: the tensors lie there by the promise of their slices, whose lengths are the shape's.
+                Some(planned) => unsafe { self.convolve(handle, planned, at) }.map(|()| true),
+            },
+        };
+        given.unwrap_or_else(|error| {
+            self.gpu().context().fail(error);
+            true
+        })
+    }
+
+    /// The library on this device's stream.
+    ///
+    /// # Safety
+    /// The handle goes before the device.
+    pub(crate) unsafe fn handle_of(&self, library: &Cudnn) -> Result<CudnnHandle, DriverError> {
+        self.gpu().context().enter()?;
+        // SAFETY: the stream is as old as the device, and of the context that was entered.
+        Ok(unsafe { library.on(self.stream.handle()) }?)
+    }
+
+    /// Puts a convolution on the stream, part by part, with what belongs to it.
+    ///
+    /// # Safety
+    /// The tensors of the plan's key lie at these addresses until the stream is through, nothing else uses what is written until then, and the
+    /// handle is on this device's stream.
+    pub(crate) unsafe fn convolve(
+        &self,
+        handle: &CudnnHandle,
+        planned: &PlannedConvolution,
+        at: ConvolutionPlaces,
+    ) -> Result<(), DriverError> {
+        let key = planned.pinned().key;
+        let copies = key.copies();
+        let [x_len, y_len] = key.elements_of_a_part();
+        // Nobody else asks for scratch before all of this is on the stream.
+        let mut room = self.workspace();
+        let scratch = room.room_for_library(planned.room())?;
+        let workspace = scratch + copies.iter().sum::<u64>();
+        let name = match key.pass {
+            Pass::Forward(_) => "cuDNN, forward",
+            Pass::Inputs => "cuDNN, gradient of the input",
+            Pass::Weights => "cuDNN, gradient of the weights",
+        };
+        for part in 0..key.parts() {
+            let [mut x, mut y] = [next(at.x, x_len, part), next(at.y, y_len, part)];
+            if key.pass == Pass::Weights {
+                for (from, len, to) in [(&mut x, x_len, scratch), (&mut y, y_len, scratch + copies[0])] {
+                    let len = len as usize;
+                    // SAFETY: the caller's promise; the copies are apart, in scratch that is locked.
+                    let (halves, floats) = unsafe { (Slice::new(*from, len), SliceMut::new(to, len)) };
+                    kernels::from_half(self.stream(), key.half(), halves, floats);
+                    *from = to;
+                }
+            }
+            let tensors = Tensors { x, w: at.w, y, bias: at.bias[0], workspace };
+            let write = if key.pass == Pass::Weights && part > 0 { Write::Add } else { Write::Set };
+            self.stream.give_foreign(name, |_| {
+                // SAFETY: the caller's promise, and that of the scratch.
+                unsafe { planned.run(handle, tensors, write) }.map_err(DriverError::from)
+            })?;
+        }
+        if let (Pass::Forward(behind @ (Behind::Bias | Behind::BiasRelu)), Manner::Alone) =
+            (key.pass, planned.pinned().manner)
+        {
+            let shape = key.shape();
+            let area = shape.output_size().iter().product();
+            let [.., len] = conv_lengths(&shape);
+            let activation = if behind == Behind::BiasRelu { Activation::Relu } else { Activation::None };
+            // SAFETY: the caller's promise.
+            let (bias, y) = unsafe { (Slice::new(at.bias[1], shape.outputs), SliceMut::new(at.y, len)) };
+            let y = ValuesMut::halves_of(y, key.half());
+            kernels::bias_activation(self.stream(), Some(bias), area, activation, y);
+        }
+        Ok(())
+    }
+}
