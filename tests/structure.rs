@@ -25,6 +25,7 @@ const FLAGS: &[(&str, &str, &str, &str)] = &[
     ),
     ("engine", "demand", "holds", "the condition itself, as in `assert!`"),
     ("fake-cublaslt", "demand", "holds", "the condition itself, as in `assert!`"),
+    ("fake-cudnn", "demand", "holds", "the condition itself, as in `assert!`"),
     ("fake-cuda", "ok_if", "holds", "the condition itself, as in `assert!`"),
     ("transport", "on_ack", "app_limited", "a trait of quinn"),
     ("transport", "on_congestion_event", "is_persistent", "a trait of quinn"),
