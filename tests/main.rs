@@ -30,7 +30,7 @@ mod hosts_joining;
 mod images;
 mod json_contract;
 mod kubernetes;
-mod library_products;
+mod libraries;
 mod models;
 mod nccl;
 mod nccl_on_gpus;

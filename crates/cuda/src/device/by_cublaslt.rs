@@ -3,6 +3,7 @@
 //! It does not know how a choice is made.
 
 use super::CudaDevice;
+use super::placed::{Copies, room_for_copies};
 use super::products::{AskedProducts, Finished, key_of};
 use crate::driver::DriverError;
 use crate::libraries::cublaslt::{Finish, Matrices, ProductKey, ProductWorkspace, WORKSPACE};
@@ -58,7 +59,7 @@ impl CudaDevice {
         c: &HalfResult<'_>,
         with: Finished<'_>,
     ) -> bool {
-        let Some(key) = key_of(half, shape, [a, b], c, &with) else { return false };
+        let Some(key) = key_of(half, shape, c, with.finish) else { return false };
         let mut asked = self.products.asked();
         let planned = match &mut *asked {
             AskedProducts::Noted(_, least) if key.operations() < *least => return false,
@@ -77,16 +78,26 @@ impl CudaDevice {
             },
         };
         c.holds(shape, [a, b]);
-        let given = self.workspace().room_for_library(WORKSPACE).and_then(|address| {
-            let at = |x: Option<Slice<'_, u16>>| x.map_or(0, |x| x.address());
-            let (a, b, c) = (a.address(), b.address(), c.address());
-            let operands = Matrices { a, b, c, plus: at(with.plus), bias: at(with.bias) };
+        let stretch = |x: Option<Slice<'_, u16>>| x.map_or((0, 0), |x| (x.address(), 2 * x.len() as u64));
+        let read = [stretch(Some(a)), stretch(Some(b)), stretch(with.plus), stretch(with.bias)];
+        let written = (c.address(), c.bytes());
+        let room = WORKSPACE + room_for_copies(&read) + room_for_copies(&[written]);
+        let given = self.workspace().room_for_library(room).and_then(|address| {
+            let mut copies = Copies { stream: &self.stream, next: address + WORKSPACE };
+            // SAFETY: they lie there by the promise of their slices, and the scratch was asked for with room for the copies.
+            let ([a, b, plus, bias], c) = unsafe {
+                let [a, b, plus, bias] = read.map(|operand| copies.of(operand));
+                ([a?, b?, plus?, bias?], copies.of(written)?)
+            };
+            let operands = Matrices { a, b, c, plus, bias };
             let workspace = ProductWorkspace { address, bytes: WORKSPACE };
             self.stream.give_foreign("cuBLASLt", |stream| {
                 // SAFETY: the matrices lie there by the promise of their slices, which compared their lengths with the shape; the
                 // workspace is this device's, for what is on its one stream.
                 unsafe { planned.run(operands, workspace, stream) }.map_err(DriverError::from)
-            })
+            })?;
+            // SAFETY: as above.
+            unsafe { copies.back(c, written) }
         });
         given.unwrap_or_else(|error| self.gpu().context().fail(error));
         true

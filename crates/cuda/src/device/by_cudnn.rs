@@ -3,7 +3,8 @@
 //! It does not know how a choice is made.
 
 use super::CudaDevice;
-use super::convolutions::{ALIGNED, AskedConvolutions, ConvolutionPlaces, Convolutions};
+use super::convolutions::{AskedConvolutions, ConvolutionPlaces, Convolutions};
+use super::placed::{ALIGNED, Copies, ROUND, room_for_copies};
 use crate::driver::DriverError;
 use crate::libraries::convolution::{Behind, ConvolutionKey, Pass};
 use crate::libraries::cudnn::{Cudnn, CudnnHandle, Manner, PinnedConvolution, PlannedConvolution, Tensors};
@@ -137,8 +138,9 @@ impl CudaDevice {
         let Some(half) = self.precision.half() else { return false };
         let Ok(key) = ConvolutionKey::of(pass, half, shape) else { return false };
         let at = places();
-        let ConvolutionPlaces { x, w, y, bias } = at;
-        if [x, w, y, bias[0]].iter().any(|at| !at.is_multiple_of(ALIGNED)) {
+        let ConvolutionPlaces { x, y, .. } = at;
+        // Where these lie follows from the model. Parameters and their gradients are copied where they have to be.
+        if [x, y].iter().any(|at| !at.is_multiple_of(ALIGNED)) {
             return false;
         }
         assert_eq!(lengths, conv_lengths(shape), "input, weights and output of {shape:?}");
@@ -191,7 +193,14 @@ impl CudaDevice {
         let [x_len, y_len] = key.elements_of_a_part();
         // Nobody else asks for scratch before all of this is on the stream.
         let mut room = self.workspace();
-        let scratch = room.room_for_library(planned.room())?;
+        let [_, w_len, _] = conv_lengths(&key.shape());
+        let w = (at.w, w_len as u64 * if key.pass == Pass::Weights { 4 } else { 2 });
+        let bias = (at.bias[0], 2 * key.shape().outputs as u64);
+        let own = planned.room().next_multiple_of(ROUND);
+        let scratch = room.room_for_library(own + room_for_copies(&[w, bias]))?;
+        let mut placed = Copies { stream: &self.stream, next: scratch + own };
+        // SAFETY: the caller's promise; the scratch has room for the copies.
+        let (w_at, bias) = unsafe { (placed.of(w)?, placed.of(bias)?) };
         let workspace = scratch + copies.iter().sum::<u64>();
         let name = match key.pass {
             Pass::Forward(_) => "cuDNN, forward",
@@ -209,12 +218,16 @@ impl CudaDevice {
                     *from = to;
                 }
             }
-            let tensors = Tensors { x, w: at.w, y, bias: at.bias[0], workspace };
+            let tensors = Tensors { x, w: w_at, y, bias, workspace };
             let write = if key.pass == Pass::Weights && part > 0 { Write::Add } else { Write::Set };
             self.stream.give_foreign(name, |_| {
                 // SAFETY: the caller's promise, and that of the scratch.
                 unsafe { planned.run(handle, tensors, write) }.map_err(DriverError::from)
             })?;
+        }
+        if key.pass == Pass::Weights {
+            // SAFETY: as above.
+            unsafe { placed.back(w_at, w)? };
         }
         if let (Pass::Forward(behind @ (Behind::Bias | Behind::BiasRelu)), Manner::Alone) =
             (key.pass, planned.pinned().manner)

@@ -11,8 +11,6 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// A convolution with fewer operations is not worth a call of a library, which takes it out of a graph: a few microseconds.
 const LEAST: u64 = 1 << 28;
-/// Addresses of tensors are multiples of it, or the convolution is not one for a library. *Units*: bytes.
-pub(super) const ALIGNED: u64 = 16;
 
 /// What a library is asked for.
 #[derive(Debug)]

@@ -20,6 +20,7 @@ mod by_cudnn;
 mod convolutions;
 mod operations;
 mod own_memory;
+mod placed;
 mod products;
 mod rehearsal;
 mod settlements;

@@ -3,6 +3,7 @@
 //! A device may also note which products it would ask a library for, so that somebody can choose before a run begins. It does not
 //! know how a choice is made.
 
+use super::placed::ALIGNED;
 use crate::libraries::cublaslt::{CublasLt, Finish, PinnedAlgorithm, PlannedProduct, ProductKey};
 use crate::libraries::pins::ProductPins;
 use crate::libraries::{LibraryError, Numbers};
@@ -14,8 +15,6 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// A product with fewer operations is not worth a call of a library, which takes it out of a graph: a few microseconds.
 const LEAST: u64 = 1 << 30;
-/// Addresses and rows of operands begin on multiples of it, or the product is not one for a library. *Units*: bytes.
-const ALIGNED: u32 = 16;
 /// Bytes of a half.
 const HALF: u64 = 2;
 
@@ -83,25 +82,17 @@ impl Products {
 }
 
 /// The key of a product of halves, if a library may be asked for it.
-pub(super) fn key_of(
-    half: Half,
-    shape: &Product,
-    [a, b]: [Slice<'_, u16>; 2],
-    c: &HalfResult<'_>,
-    with: &Finished<'_>,
-) -> Option<ProductKey> {
+pub(super) fn key_of(half: Half, shape: &Product, c: &HalfResult<'_>, finish: Finish) -> Option<ProductKey> {
     let (numbers, into_floats) = match (half, c) {
         (Half::Bf16, HalfResult::Half(_)) => (Numbers::Bf16, false),
         (Half::Bf16, HalfResult::F32(_)) => (Numbers::Bf16ToF32, true),
         (Half::F16, HalfResult::Half(_)) => (Numbers::F16, false),
         (Half::F16, HalfResult::F32(_)) => (Numbers::F16ToF32, true),
     };
-    let key = ProductKey::of(shape, numbers, with.finish, ALIGNED).ok()?;
+    let key = ProductKey::of(shape, numbers, finish, ALIGNED as u32).ok()?;
     let layouts = key.layouts;
-    let each = u64::from(ALIGNED) / HALF;
+    let each = ALIGNED / HALF;
     let pitches = [layouts.left.pitch, layouts.right.pitch].iter().all(|pitch| pitch.is_multiple_of(each))
         && layouts.out.pitch.is_multiple_of(if into_floats { each / 2 } else { each });
-    let places = [Some(a), Some(b), with.bias, with.plus].into_iter().flatten().map(|x| x.address());
-    let aligned = places.chain([c.address()]).all(|at| at.is_multiple_of(u64::from(ALIGNED)));
-    (pitches && aligned).then_some(key)
+    pitches.then_some(key)
 }

@@ -48,6 +48,14 @@ impl HalfResult<'_> {
         }
     }
 
+    /// Its length. *Units*: bytes.
+    pub(crate) fn bytes(&self) -> u64 {
+        match self {
+            Self::Half(c) => 2 * c.len() as u64,
+            Self::F32(c) => 4 * c.len() as u64,
+        }
+    }
+
     /// Where it begins.
     pub(crate) fn address(&self) -> u64 {
         match self {

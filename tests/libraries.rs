@@ -1,12 +1,12 @@
-//! Products by NVIDIA's library on GPUs: chosen once and kept in the cache and with the run, told to all ranks, the same bits in every world
+//! Products and convolutions by NVIDIA's libraries on GPUs: chosen once and kept in the cache and with the run, told to all ranks, the same bits in every world
 //! and across kills; and what is said and done where the library is missing, wrong, or another one than before.
 //!
-//! On the driver of `crates/fake-cuda` and the library of `crates/fake-cublaslt`, each of whose algorithms adds up in another order. The
-//! products of these tests are small: a variable says from which size on the library is asked.
+//! On the driver of `crates/fake-cuda` and the libraries of `crates/fake-cublaslt` and `crates/fake-cudnn`, each of whose algorithms adds up in
+//! another order. What these tests compute is small: a variable says from which size on a library is asked.
 
 use crate::harness::gpus::Host;
 use crate::harness::turn::has_turn;
-use crate::harness::{Finished, GPT, MLP, Running, Signal, dtrain, finish, signal};
+use crate::harness::{CNN, Finished, GPT, MLP, Running, Signal, dtrain, finish, signal};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -37,7 +37,7 @@ impl Machine {
     fn command(&self, arguments: &str) -> Command {
         let mut command = self.host.equip(dtrain(self.host.path(), arguments));
         command.env("XDG_CACHE_HOME", self.cache.path());
-        command.env("FAKE_CUBLASLT_DRIVER", self.host.driver());
+        command.env("FAKE_CUBLASLT_DRIVER", self.host.driver()).env("FAKE_CUDNN_DRIVER", self.host.driver());
         command.env("DTRAIN_TEST_LIBRARIES_FROM", "1000");
         command
     }
@@ -178,4 +178,40 @@ fn a_library_that_offers_nothing_or_fails_costs_no_run_before_it_begins() {
     std::fs::write(kept, "{\"gpu\":").unwrap();
     damaged.train(&run).said("large products by cuBLASLt");
     assert!(!algorithms(kept).is_empty() && !first.digest().is_empty());
+}
+
+#[test]
+fn convolutions_have_the_same_bits_in_every_world_and_a_run_keeps_its_algorithms() {
+    let Some(machine) = Machine::new() else { return };
+    let fake = std::env::current_exe().expect("a temporary place").with_file_name("libfake_cudnn.so");
+    machine.host.lay("libcudnn.so.9", &fake);
+    let model = format!("{CNN} steps=4 precision=bf16");
+    let one = machine.train(&format!("{model} devices=cuda:0 ranks=1 run_dir=one"));
+    one.said("convolutions by cuDNN");
+    one.said("large products by cuBLASLt");
+    let kept = std::fs::read_to_string(machine.host.path().join("one/libraries.json")).unwrap();
+    let pins: serde_json::Value = serde_json::from_str(&kept).expect("JSON");
+    assert!(!pins["convolutions"]["chosen"].as_array().expect("a list").is_empty(), "{kept}");
+    assert_eq!(machine.kept().len(), 2, "a file for each library");
+    for how in ["cuda:0 ranks=3 isolation=thread", "cuda:0,1 ranks=2 state=sharded shard=parameters"] {
+        let run = machine.train(&format!("{model} devices={how}"));
+        assert_eq!(run.digest(), one.digest(), "{how}");
+    }
+    let own = machine.train(&format!("{model} devices=cuda:0 ranks=1 kernels=own"));
+    assert_ne!(own.digest(), one.digest());
+    // A library that offers nothing leaves convolutions to dtrain; a run that was begun with it says so.
+    let fresh = machine.train_where(
+        &[("FAKE_CUDNN_VERSION", "91800"), ("FAKE_CUDNN_NONE", "1")],
+        &format!("{model} devices=cuda:0 ranks=1"),
+    );
+    fresh.said("convolutions by cuDNN");
+    fresh.said("0 shapes");
+    let resumed = machine.train_where(&[("FAKE_CUDNN_VERSION", "91800")], "--resume one steps=6");
+    resumed.succeeded();
+    resumed.said("convolutions were chosen on");
+    // What fails in a run ends that with a word.
+    let failed =
+        machine.train_where(&[("FAKE_CUDNN_FAIL_AT", "1")], &format!("{model} devices=cuda:0 ranks=1"));
+    failed.ended_with(1);
+    failed.said("kernels=own");
 }
