@@ -139,7 +139,7 @@ mapfile -t found < <(programs conformance)
 ((${#found[@]})) || skip "conformance" "there is nothing in $pack/conformance"
 for program in "${found[@]}"; do
     name=$(basename "$program")
-    if [[ $here ]]; then told "conformance: $name" "conformance-$name" 120 "$program"; else skip "conformance: $name" "no GPU"; fi
+    if [[ $here ]]; then told "conformance: $name" "conformance-$name" 240 "$program"; else skip "conformance: $name" "no GPU"; fi
 done
 
 # Under the tools every access costs a hundredfold: operations alone, no real sizes and no training.
@@ -206,7 +206,7 @@ if [[ -x $pack/dtrain && $here ]]; then
     rm -rf "$out/run-killed"
     told "killed ranks: library, ranks 3" kill-library 120 "$pack/dtrain" drill kill "${large[@]:2}" ranks=3
     # The whole of GPT-2 small, from bytes: what the program makes of a GPU.
-    told "train: 12 layers of 768, 64 x 1024 bytes" product-gpt2 60 "$pack/dtrain" "${halves[@]:0:4}" model.kind=gpt model.layers=12 \
+    told "product: 12 layers of 768, 64 x 1024 bytes" product-gpt2 60 "$pack/dtrain" "${halves[@]:0:4}" model.kind=gpt model.layers=12 \
         model.width=768 model.heads=12 data.context=1024 micro_batch=64 global_batch=64 steps=40 devices=cuda:0 precision=bf16 \
         ranks=1 "run_dir=$out/run-gpt2"
     rm -rf "$out/run-gpt2"

@@ -33,7 +33,7 @@ ours() {
     local id=$1 work=$2 precision=$3
     shift 3
     [[ $here && -x $pack/train/step ]] || return
-    speed "$(named "dtrain: $work $precision" "$@")" "$id" 60 \
+    speed "$(named "dtrain: $work $precision" "$@")" "$id" 120 \
         "$pack/train/step" --work "$work" --precision "$precision" --seconds "$(window "$work")" ${libraries[@]+"${libraries[@]}"} "$@"
 }
 

@@ -204,7 +204,7 @@ fn a_part_that_hangs_or_fails_costs_only_itself_and_is_named_with_its_last_line(
     for ranks in [1, 2] {
         row(&table, &format!("digest: nccl, ranks {ranks}"), "ok", "def456");
     }
-    row(&table, "digests agree", "ok", "9 runs");
+    row(&table, "digests agree", "ok", "16 runs");
 
     let (ours, theirs) = ("4000.5 samples/s", "2000.0 samples/s");
     rates(&table, "train: mlp f32", [ours, theirs, "1000.0 samples/s"]);
@@ -259,7 +259,7 @@ fn digests_that_differ_are_a_failure() {
     bench.stub("pack/dtrain", dtrain);
     let table = bench.run(&["--limit", "300", "--part-limit", "5"]);
     row(&table, "digest: host, ranks 4", "ok", "abc4");
-    row(&table, "digests agree", "failed (3 digests)", "");
+    row(&table, "digests agree", "failed (4 digests)", "");
     row(&table, "digest: nccl", "skipped", "not yet");
     row(&table, "conformance", "skipped", "there is nothing in");
     rates(&table, "train: gpt2 bf16", ["not yet", "39 tokens/s", "8 tokens/s without graphs"]);

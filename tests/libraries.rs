@@ -143,6 +143,9 @@ fn a_run_goes_on_with_the_kernels_that_it_was_begun_with() {
     longer.said("large products by cuBLASLt");
     let again = machine.train("--resume run steps=6");
     again.said("by dtrain's own kernels, as this run was begun");
+    // Nor does it leave a library without a word.
+    let own = machine.train("--resume longer steps=8 kernels=own");
+    own.said("none of them is for a library any more: the bits will differ");
 }
 
 #[test]

@@ -216,15 +216,18 @@ fn one<C: Chooses>(
     notes: &mut Vec<String>,
 ) -> Option<Pinned<PinsOf<C>>> {
     const LOST: &str = "the bits will differ from those of a run that never stopped";
-    if wanted.is_empty() {
-        return None;
-    }
     let what = C::WHAT;
     let did = before.as_ref().is_some_and(|before| !before.is_empty());
     let own = |why: &str| {
         let lost = if did { format!(": {LOST}") } else { String::new() };
         format!("{what} by dtrain's own kernels: {why}{lost}")
     };
+    if wanted.is_empty() {
+        if did {
+            notes.push(own("none of them is for a library any more"));
+        }
+        return None;
+    }
     let finding = Finder::new(Environment::here()).find(C::LIBRARY, oldest(C::LIBRARY).as_ref());
     let name = C::LIBRARY.name();
     let Some(found) = finding.found else {
