@@ -20,6 +20,7 @@ use dtrain_cuda::libraries::cudnn::{Cudnn, PinnedConvolution};
 use dtrain_cuda::libraries::pins::{ConvolutionPins, Pin, Pins, ProductPins};
 use dtrain_cuda::libraries::{Libraries, LibraryError, Wanted, choosing, choosing_convolutions};
 use dtrain_locate::{Environment, Finder, Library};
+use dtrain_types::counted;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
@@ -33,6 +34,8 @@ use std::time::Duration;
 const FILE: &str = "libraries.json";
 /// In the user's cache: what was chosen before, by library and its version, and model of GPU.
 const FOLDER: &str = "algorithms";
+/// What the algorithms for a shape take to be loaded and timed, about; seen on an H200.
+const SECONDS_OF_A_SHAPE: usize = 2;
 /// A child that takes longer is given up: it times some thousands of algorithms, and may compile kernels first.
 const PATIENCE: Duration = Duration::from_secs(600);
 
@@ -193,8 +196,8 @@ impl KeptPins {
 
 /// What libraries do of what is wanted, on the GPUs of a list: as the run did it before, if it did. The notes are for people.
 ///
-/// Whatever goes wrong is told, and dtrain's own kernels do it. *Blocks* while what nobody has chosen before is timed, which takes up to a
-/// minute, once; `tell_people` hears of that before.
+/// Whatever goes wrong is told, and dtrain's own kernels do it. *Blocks* while what nobody has chosen before is timed, which takes seconds
+/// for each shape, once; `tell_people` hears of that before.
 pub fn by_libraries(
     list: &CudaList,
     wanted: &Wanted,
@@ -250,7 +253,11 @@ fn one<C: Chooses>(
         let lacking = known.lacking(wanted);
         if !lacking.is_empty() {
             let count = lacking.len();
-            tell_people(&format!("timing the algorithms of {name} for {count} shapes: up to a minute, once"));
+            let seconds = SECONDS_OF_A_SHAPE * count;
+            tell_people(&format!(
+                "timing the algorithms of {name} for {}, once: about {seconds} s",
+                counted(count, "shape")
+            ));
             return ask(&asked(wanted.to_vec()));
         }
         Ok(known)
@@ -275,7 +282,8 @@ fn one<C: Chooses>(
         0 => String::new(),
         rest => format!("; {rest} by dtrain's own kernels, as fast"),
     };
-    notes.push(format!("{what} by {name} {} ({by_library} shapes{rest})", found.version));
+    let shapes = counted(by_library, "shape");
+    notes.push(format!("{what} by {name} {} ({shapes}{rest})", found.version));
     (by_library > 0).then_some(Pinned { library: found.path, pins })
 }
 
