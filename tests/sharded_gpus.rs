@@ -14,6 +14,9 @@ const OVER: [&str; 2] = ["backend=host", "backend=nccl"];
 
 #[test]
 fn shards_on_gpus_have_the_bits_of_whole_states_on_any_ranks_whatever_carries_them() {
+    if !has_turn(1) {
+        return;
+    }
     let Some(machine) = Host::new() else { return };
     let machine = machine.with_nccl();
     for (model, ways) in [
@@ -39,6 +42,9 @@ fn shards_on_gpus_have_the_bits_of_whole_states_on_any_ranks_whatever_carries_th
 
 #[test]
 fn gradients_and_parameters_that_travel_in_windows_have_the_bits_of_whole_ones_on_gpus() {
+    if !has_turn(0) {
+        return;
+    }
     let Some(machine) = Host::new() else { return };
     let machine = machine.with_nccl();
     for (model, ways) in [
@@ -65,6 +71,9 @@ fn gradients_and_parameters_that_travel_in_windows_have_the_bits_of_whole_ones_o
 
 #[test]
 fn parameters_of_a_file_are_cut_into_windows_on_gpus_as_first_ones_are() {
+    if !has_turn(4) {
+        return;
+    }
     let Some(machine) = Host::new() else { return };
     machine.train(&format!("{CNN} steps=3 devices=cuda:0,1 name=first")).succeeded();
     said(machine.path(), "export runs/first --to safetensors -o first.safetensors");
