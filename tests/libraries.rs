@@ -163,6 +163,24 @@ fn another_version_of_the_library_is_said_and_chosen_for_anew() {
     newer.said("large products were chosen on");
     newer.said("the bits will differ from those of a run that never stopped");
     assert_eq!(machine.kept().len(), 2, "one for each version");
+    // What the run keeps is held against the library, and against reason.
+    let kept = machine.host.path().join("run/libraries.json");
+    let text = std::fs::read_to_string(&kept).unwrap();
+    let mut other: serde_json::Value = serde_json::from_str(&text).unwrap();
+    other["products"]["chosen"][0]["algorithm"]["algorithm"][1] = 7.into();
+    std::fs::write(&kept, other.to_string()).unwrap();
+    let newest = [("FAKE_CUBLASLT_VERSION", "130200")];
+    let unfit = machine.train_where(&newest, "--resume run steps=8");
+    unfit.ended_with(1);
+    unfit.said("the algorithm that was pinned for");
+    unfit.said("kernels=own does without the library");
+    std::fs::write(&kept, &text[..text.len() / 2]).unwrap();
+    let damaged = machine.train_where(&newest, "--resume run steps=8");
+    damaged.ended_with(1);
+    damaged.said("cannot read");
+    damaged.said("libraries.json");
+    std::fs::write(&kept, text).unwrap();
+    machine.train_where(&newest, "--resume run steps=8").succeeded();
 }
 
 #[test]

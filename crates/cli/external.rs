@@ -50,7 +50,7 @@ pub trait ExternalProgram: Sync {
     /// What a rank process runs.
     fn rank_program(&self) -> Program;
 
-    /// What the process runs that holds the ranks: it calls [`crate::session::serve_if_keeper`] and needs nothing of the program.
+    /// What the process runs that holds the ranks: it calls [`crate::serving::serve_if_keeper`] and needs nothing of the program.
     fn keeper_program(&self) -> Program;
 }
 

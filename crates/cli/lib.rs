@@ -52,6 +52,7 @@ pub mod report;
 pub mod request;
 pub mod run_folder;
 mod serde_path;
+pub mod serving;
 pub mod session;
 mod slurm;
 mod status;

@@ -3,12 +3,12 @@
 //! A rank is this program again: it finds its handles before the command line is read, and never gets here again.
 
 use dtrain::arguments::{Arguments, Command};
-use dtrain::{CliError, commands, gpus, session};
+use dtrain::{CliError, commands, gpus, serving};
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
     dtrain::log::start();
-    if let Some(code) = session::serve_if_rank(None) {
+    if let Some(code) = serving::serve_if_rank(None) {
         return code;
     }
     let arguments = match Arguments::read() {

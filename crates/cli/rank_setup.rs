@@ -113,8 +113,26 @@ fn probe_file(run_dir: &Path) -> PathBuf {
 mod tests {
     use super::*;
     use crate::config::Devices;
+    use crate::gpus::Pinned;
+    use dtrain_cuda::libraries::Numbers;
+    use dtrain_cuda::libraries::cublaslt::{Finish, PinnedAlgorithm, ProductKey};
+    use dtrain_cuda::libraries::pins::{Pin, ProductPins};
+    use dtrain_engine::device::{Product, Strides, Write};
     use std::ffi::OsString;
     use std::os::unix::ffi::OsStringExt;
+
+    /// A product by a library whose name is no text, by an algorithm of words of all sizes.
+    fn multiplied() -> ByLibraries {
+        let (a, b) = (Strides::rows(64), Strides::transposed(64));
+        let shape = Product { m: 24, n: 128, k: 64, a, b, c_row: 128, write: Write::Set };
+        let key = ProductKey::of(&shape, Numbers::Bf16, Finish::PlusBias, 16).unwrap();
+        let algorithm = [1, u64::MAX, 0x8000_0000_0000_0001, 0, 5, 6, 7, 1 << 53 | 1];
+        let algorithm = Some(PinnedAlgorithm { key, algorithm, workspace: 1 << 20, version: 130_100 });
+        let mut pins = ProductPins::new("Made-up", 130_100);
+        pins.put(Pin { key, algorithm, took: [3, 9] });
+        let library = PathBuf::from(OsString::from_vec(b"/a \xff/libcublasLt.so.13".to_vec()));
+        ByLibraries { products: Some(Pinned { library, pins }), convolutions: None }
+    }
 
     #[test]
     fn a_set_up_survives_its_journey() {
@@ -132,7 +150,7 @@ mod tests {
                 let yaml = "seed: 7\n# ---\n# bench mlp\n".to_owned();
                 let external =
                     gpus.as_ref().map(|_| Agreement(vec![("parameter 0.weight".into(), "[2]".into())]));
-                let by_libraries = ByLibraries::default();
+                let by_libraries = gpus.as_ref().map_or(ByLibraries::default(), |_| multiplied());
                 let run = RunSetup { run_dir, hosts: hosts.clone(), gpus, yaml, external, by_libraries };
                 assert_eq!(RunSetup::read(&run.to_setup()), Ok(run));
             }

@@ -5,7 +5,7 @@
 use crate::conclude::conclude;
 use crate::config::{CudaList, HostCount, Isolation as IsolationKey, NamedMetrics, TrackerKind};
 use crate::error::CliError;
-use crate::external::{Agreement, Brought};
+use crate::external::Agreement;
 use crate::fabric::{HostFabric, new_arena};
 use crate::gpus::ByLibraries;
 use crate::hosts::Lead;
@@ -26,7 +26,7 @@ use dtrain_engine::{Replica, StateShape};
 use dtrain_protocol::{Ending, Losses, Outcome, RankSetup, StartFrom, SupervisorConfig, TakenOver, Timeouts};
 use dtrain_runtime::{
     Conclusion, Found, Gateway, Journal, KeeperPlan, KeeperSetup, Observer, Program, RankHandles, Ranks,
-    RunFacts, RunFiles, RunPlan, Standing, inherited, keep_if_asked, serve, specs, supervise,
+    RunFacts, RunFiles, RunPlan, Standing, serve, specs, supervise,
 };
 use dtrain_telemetry::ledger::{Binding, LedgerWriter};
 use dtrain_telemetry::profile::{self, ProfileReport};
@@ -37,7 +37,6 @@ use std::io::Write;
 use std::num::{NonZeroU64, NonZeroUsize};
 use std::ops::RangeInclusive;
 use std::path::Path;
-use std::process::ExitCode;
 use std::sync::Arc;
 
 /// The most ranks that all hosts together may have.
@@ -103,39 +102,6 @@ pub fn run(session: Session, voice: Voice) -> Result<Summary, CliError> {
     let concluded = conclude(&conclusion, summary, voice, reader);
     watching.into_iter().for_each(|watching| watching.finish(&conclusion.outcome, voice));
     concluded
-}
-
-/// Serves this process as a rank, or as the keeper of ranks, if its parent made it one.
-#[must_use]
-pub fn serve_if_rank(brought: Option<Brought>) -> Option<ExitCode> {
-    if let Some(code) = serve_if_keeper() {
-        return Some(code);
-    }
-    let served = match inherited() {
-        Ok(None) => return None,
-        Ok(Some(handles)) => serve(handles, &ConfigRecipe { threads: None, brought }),
-        Err(error) => Err(error),
-    };
-    Some(match served {
-        Ok(code) => ExitCode::from(u8::try_from(code).unwrap_or(1)),
-        Err(error) => {
-            // Standard error is the supervisor's: it keeps the last lines of every rank for its report.
-            let _ = writeln!(std::io::stderr(), "{error}");
-            ExitCode::FAILURE
-        }
-    })
-}
-
-/// Serves this process as the keeper of ranks, if its parent made it one.
-#[must_use]
-pub fn serve_if_keeper() -> Option<ExitCode> {
-    Some(match keep_if_asked()? {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            let _ = writeln!(std::io::stderr(), "dtrain: the process that holds the ranks: {error}");
-            ExitCode::FAILURE
-        }
-    })
 }
 
 /// What a session came to.

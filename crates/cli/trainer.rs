@@ -8,7 +8,7 @@ use crate::commands;
 use crate::error::CliError;
 use crate::external::{Brought, ExternalProgram};
 use crate::own::Own;
-use crate::session::serve_if_rank;
+use crate::serving::serve_if_rank;
 use dtrain_telemetry::Summary;
 use std::ffi::OsString;
 use std::process::ExitCode;

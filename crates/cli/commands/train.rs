@@ -196,7 +196,7 @@ pub fn run(
 
 /// What libraries do on these GPUs, and what is to be said of it. A run that goes on keeps its arithmetic.
 ///
-/// *Errors*: as [`Plan::cuda_replica`]. *Blocks* as [`by_libraries`].
+/// *Errors*: as [`Plan::cuda_replica`]; what the run did before cannot be read. *Blocks* as [`by_libraries`].
 fn libraries(
     plan: &Plan,
     list: &CudaList,
@@ -206,7 +206,7 @@ fn libraries(
     let wanted = plan.wanted()?;
     // Also one that has no checkpoint yet: its ranks may live.
     let before = match &request.place {
-        Place::Existing(run) => match KeptPins::of_run(&run.path) {
+        Place::Existing(run) => match KeptPins::of_run(&run.path)? {
             Some(before) => before,
             None if wanted.is_empty() => KeptPins::default(),
             None => {

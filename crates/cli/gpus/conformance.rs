@@ -5,7 +5,7 @@
 
 use super::judged::{Judged, TestVerdict};
 use super::open_gpu;
-use super::verdict::{Asking, of_gpus, of_nccl};
+use super::verdict::{Asking, of_gpus, of_nccl, one_line};
 use crate::arguments::GpuProbe;
 use crate::commands::print_json;
 use crate::config::Devices;
@@ -89,11 +89,6 @@ enum Wrong {
     Result(String),
     /// It could not compute.
     NoResult(String),
-}
-
-fn one_line(words: impl ToString) -> String {
-    let words = words.to_string();
-    words.split("\nhint:").next().unwrap_or(&words).replace('\n', " ")
 }
 
 /// How far a precision may be from the CPU's f32: some times of what the stand-in for a GPU is off by. A ReLU near zero that rounding

@@ -6,7 +6,7 @@
 
 use super::open::Tools;
 use super::open_gpu;
-use super::verdict::{answer_to, cache_folder};
+use super::verdict::{answer_to, cache_folder, one_line};
 use super::versions::oldest;
 use crate::arguments::GpuProbe;
 use crate::commands::print_json;
@@ -25,7 +25,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 use std::hash::{DefaultHasher, Hash, Hasher};
-use std::io::Read;
+use std::io::{self, ErrorKind, Read};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -180,17 +180,23 @@ impl ByLibraries {
 }
 
 impl KeptPins {
-    /// What libraries do in a run that was begun; nothing where they do nothing, or where that cannot be read.
-    #[must_use]
-    pub fn of_run(run: &Path) -> Option<Self> {
-        let text = std::fs::read_to_string(run.join(FILE)).ok()?;
-        let read = serde_json::from_str::<Self>(&text);
-        let read = read
-            .inspect_err(|error| tracing::warn!(%error, "{FILE} cannot be read, and is chosen anew"))
-            .ok()?;
+    /// What libraries do in a run that was begun; nothing where they do nothing.
+    ///
+    /// *Errors*: that cannot be read, so that the run cannot go on with its bits.
+    pub fn of_run(run: &Path) -> Result<Option<Self>, CliError> {
+        let path = run.join(FILE);
+        let damaged = |why: &(dyn std::error::Error + 'static)| {
+            let error = CliError::failed(format!("cannot read {}", path.display())).because(why);
+            error.hint("it says how the run multiplies; without it the run goes on with dtrain's own kernels, and other bits")
+        };
+        let text = match std::fs::read_to_string(&path) {
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+            text => text.map_err(|error| damaged(&error))?,
+        };
+        let read = serde_json::from_str::<Self>(&text).map_err(|error| damaged(&error))?;
         let in_order = read.products.as_ref().is_none_or(Pins::is_in_order)
             && read.convolutions.as_ref().is_none_or(Pins::is_in_order);
-        in_order.then_some(read)
+        if in_order { Ok(Some(read)) } else { Err(damaged(&io::Error::other("its entries are in no order"))) }
     }
 }
 
@@ -244,7 +250,7 @@ fn one<C: Chooses>(
         let text = serde_json::to_string(asked).expect("plain data");
         match answer_to(&probe, Some(text), PATIENCE) {
             Ok(Answer::Chosen(pins)) => Ok(pins),
-            Ok(Answer::Failed(why)) | Err(why) => Err(one_line(&why)),
+            Ok(Answer::Failed(why)) | Err(why) => Err(one_line(why)),
         }
     };
     // What is known costs no GPU.
@@ -350,8 +356,4 @@ fn remembered<C: Chooses>(file: &Path, gpu: &str, version: u64) -> PinsOf<C> {
     let read = text.and_then(|text| serde_json::from_str::<PinsOf<C>>(&text).ok());
     let same = read.filter(|pins| pins.gpu == gpu && pins.version == version && pins.is_in_order());
     same.unwrap_or_else(|| Pins::new(gpu, version))
-}
-
-fn one_line(words: &str) -> String {
-    words.split("\nhint:").next().unwrap_or(words).replace('\n', " ")
 }

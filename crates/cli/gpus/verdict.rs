@@ -258,6 +258,12 @@ pub(super) fn answer_to<T: DeserializeOwned>(
     })
 }
 
+/// Words for people, without their hint.
+pub(super) fn one_line(words: impl ToString) -> String {
+    let words = words.to_string();
+    words.split("\nhint:").next().unwrap_or(&words).replace('\n', " ")
+}
+
 impl GpuProbe {
     /// As a command line.
     fn words(&self) -> Vec<String> {

@@ -44,7 +44,7 @@ fn train(
 /// Holds the ranks of a run, in a process that was started for that. Gives the exit code.
 #[pyfunction]
 fn keep(py: Python<'_>) -> i32 {
-    py.detach(|| dtrain::session::serve_if_keeper().map_or(2, exit_code))
+    py.detach(|| dtrain::serving::serve_if_keeper().map_or(2, exit_code))
 }
 
 /// Everything of the gradient from this element on is final: it may travel while the rest is computed. It counts on the thread that makes

@@ -54,7 +54,7 @@ pub enum LibraryError {
     },
     /// A choice that was written down is not one for this machine.
     #[error(
-        "the algorithm that was pinned for {shape} cannot be used: {why}\nhint: let it be chosen anew; the bits may differ"
+        "the algorithm that was pinned for {shape} cannot be used: {why}\nhint: kernels=own does without the library; the bits will differ"
     )]
     Unfit {
         /// For what.
