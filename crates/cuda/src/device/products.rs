@@ -83,16 +83,14 @@ impl Products {
 
 /// The key of a product of halves, if a library may be asked for it.
 pub(super) fn key_of(half: Half, shape: &Product, c: &HalfResult<'_>, finish: Finish) -> Option<ProductKey> {
-    let (numbers, into_floats) = match (half, c) {
-        (Half::Bf16, HalfResult::Half(_)) => (Numbers::Bf16, false),
-        (Half::Bf16, HalfResult::F32(_)) => (Numbers::Bf16ToF32, true),
-        (Half::F16, HalfResult::Half(_)) => (Numbers::F16, false),
-        (Half::F16, HalfResult::F32(_)) => (Numbers::F16ToF32, true),
+    let numbers = match c {
+        HalfResult::Half(_) => Numbers::of(half),
+        HalfResult::F32(_) => Numbers::summed(half),
     };
     let key = ProductKey::of(shape, numbers, finish, ALIGNED as u32).ok()?;
     let layouts = key.layouts;
     let each = ALIGNED / HALF;
     let pitches = [layouts.left.pitch, layouts.right.pitch].iter().all(|pitch| pitch.is_multiple_of(each))
-        && layouts.out.pitch.is_multiple_of(if into_floats { each / 2 } else { each });
+        && layouts.out.pitch.is_multiple_of(if numbers.into_floats() { each / 2 } else { each });
     pitches.then_some(key)
 }

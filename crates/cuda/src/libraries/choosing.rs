@@ -7,7 +7,7 @@
 use super::cublaslt::{CublasLt, Finish, Matrices, PinnedAlgorithm, ProductKey, ProductWorkspace, WORKSPACE};
 use super::layouts::Layout;
 use super::pins::Pin;
-use super::{Numbers, timing};
+use super::timing;
 use crate::driver::{Buffer, DriverError, Gpu, Stream};
 use crate::memory::{Slice, SliceMut};
 use crate::operations::{self, Half, HalfResult};
@@ -69,7 +69,7 @@ impl Room {
             filled(if key.finish.has_plus() { out } else { 1 }, 4)?,
         ];
         let floats = Buffer::new(context, layouts.out.rows as usize)?;
-        let bytes = if into_floats(key) { 2 } else { 1 };
+        let bytes = if key.numbers.into_floats() { 2 } else { 1 };
         let (workspace, out) =
             (Buffer::new(context, WORKSPACE as usize)?, Buffer::new(context, bytes * out)?);
         // SAFETY: they are this device's own memory, and nobody else has it.
@@ -109,7 +109,7 @@ impl Room {
         let result = || {
             // SAFETY: the memory is there, and what is on the stream writes it one behind the other.
             unsafe {
-                if into_floats(key) {
+                if key.numbers.into_floats() {
                     HalfResult::F32(SliceMut::new(self.out.address(), len))
                 } else {
                     HalfResult::Half(SliceMut::new(self.out.address(), len))
@@ -134,15 +134,9 @@ impl Room {
     }
 }
 
+/// The halves that a product reads.
 fn half(key: &ProductKey) -> Half {
-    match key.numbers {
-        Numbers::F16 | Numbers::F16ToF32 => Half::F16,
-        Numbers::Bf16 | Numbers::Bf16ToF32 | Numbers::F32 | Numbers::Tf32 => Half::Bf16,
-    }
-}
-
-fn into_floats(key: &ProductKey) -> bool {
-    matches!(key.numbers, Numbers::F32 | Numbers::Tf32 | Numbers::Bf16ToF32 | Numbers::F16ToF32)
+    key.numbers.half().expect("nobody chooses for products of f32")
 }
 
 /// The fastest algorithm for a product of halves, if it is faster than dtrain's own kernel. *Blocks* for some tens of milliseconds.

@@ -99,12 +99,7 @@ impl ConvolutionKey {
         let three = |n: [usize; 3]| Ok([one(n[0])?, one(n[1])?, one(n[2])?]);
         let (images, channels, outputs) = (one(images)?, one(channels)?, one(outputs)?);
         let (size, kernel, stride, padding) = (three(size)?, three(kernel)?, three(stride)?, three(padding)?);
-        let numbers = match (pass, half) {
-            (Pass::Forward(_) | Pass::Inputs, Half::Bf16) => Numbers::Bf16,
-            (Pass::Forward(_) | Pass::Inputs, Half::F16) => Numbers::F16,
-            (Pass::Weights, Half::Bf16) => Numbers::Bf16ToF32,
-            (Pass::Weights, Half::F16) => Numbers::F16ToF32,
-        };
+        let numbers = if pass == Pass::Weights { Numbers::summed(half) } else { Numbers::of(half) };
         let key =
             Self { pass, numbers, sizes: Sizes { images, channels, outputs, size, kernel, stride, padding } };
         let [image, weights, out] = key.elements();
@@ -162,10 +157,8 @@ impl ConvolutionKey {
     /// The halves that it reads.
     #[must_use]
     pub fn half(&self) -> Half {
-        match self.numbers {
-            Numbers::F16 | Numbers::F16ToF32 => Half::F16,
-            Numbers::Bf16 | Numbers::Bf16ToF32 | Numbers::F32 | Numbers::Tf32 => Half::Bf16,
-        }
+        // A key from a file may say anything: it is none that `of` makes then.
+        self.numbers.half().unwrap_or(Half::Bf16)
     }
 
     /// Images that the library is told of at once: as many as have room in `PART`, all parts alike.

@@ -23,6 +23,7 @@ mod timing;
 
 pub use opened::{Libraries, Wanted};
 
+use crate::values::Half;
 use serde::{Deserialize, Serialize};
 
 /// Why a library could not do something.
@@ -90,4 +91,40 @@ pub enum Numbers {
     F16,
     /// f16 in, f32 out.
     F16ToF32,
+}
+
+impl Numbers {
+    /// Of halves, whose result is halves too.
+    #[must_use]
+    pub fn of(half: Half) -> Self {
+        match half {
+            Half::Bf16 => Self::Bf16,
+            Half::F16 => Self::F16,
+        }
+    }
+
+    /// Of halves, whose result is f32.
+    #[must_use]
+    pub fn summed(half: Half) -> Self {
+        match half {
+            Half::Bf16 => Self::Bf16ToF32,
+            Half::F16 => Self::F16ToF32,
+        }
+    }
+
+    /// The halves that are read, if they are halves.
+    #[must_use]
+    pub fn half(self) -> Option<Half> {
+        match self {
+            Self::Bf16 | Self::Bf16ToF32 => Some(Half::Bf16),
+            Self::F16 | Self::F16ToF32 => Some(Half::F16),
+            Self::F32 | Self::Tf32 => None,
+        }
+    }
+
+    /// Whether the result is f32.
+    #[must_use]
+    pub fn into_floats(self) -> bool {
+        !matches!(self, Self::Bf16 | Self::F16)
+    }
 }

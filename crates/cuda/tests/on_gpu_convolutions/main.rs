@@ -5,18 +5,20 @@
 
 #[path = "../on_gpu/machine.rs"]
 mod machine;
-use dtrain_cuda::driver::{Buffer, Gpu, Stream};
+#[path = "../on_gpu/repeated.rs"]
+mod repeated;
+
+use dtrain_cuda::driver::{Buffer, Gpu};
 use dtrain_cuda::libraries::choosing_convolutions::{candidates, choose};
 use dtrain_cuda::libraries::convolution::{ConvolutionKey, Pass};
 use dtrain_cuda::libraries::cudnn::{Cudnn, PinnedConvolution};
 use dtrain_cuda::libraries::pins::{ConvolutionPins, Pin};
 use dtrain_cuda::operations::{conv_lengths, conv_scratch};
-use dtrain_cuda::{CudaDevice, Half, Precision, Slice, SliceMut, Values, ValuesMut};
+use dtrain_cuda::{CudaDevice, Half, Precision, SliceMut, ValuesMut};
 use dtrain_engine::device::{Activation, Conv3dShape, Device, Operands};
-use half::{bf16, f16};
-use machine::{Machine, cudnn, fake_library, is_fake};
+use machine::{Machine, cudnn, is_fake};
+use repeated::{Busy, Numbers, PART, WORKS, near_and_the_same, one_by_one, read, rounded, runs_on_the_fakes};
 use std::ops::Range;
-use std::process::Command;
 use std::sync::Arc;
 
 /// Repeats of a convolution whose bits are compared.
@@ -25,10 +27,6 @@ const REPEATS: usize = 100;
 const LEAST: [u64; 2] = [1 << 16, 1 << 12];
 /// Repeats of one by an algorithm that is not chosen.
 const FEW: usize = 5;
-/// Elements of it that are compared each time.
-const PART: usize = 1 << 18;
-/// Numbers that are drawn, a prime of them.
-const DRAWN: usize = 1_048_573;
 
 /// What a layer computes.
 #[derive(Clone, Copy, Debug)]
@@ -83,63 +81,6 @@ fn layers() -> Vec<Conv3dShape> {
     vec![flat(1024, 1, 28, 32), flat(2400, 32, 26, 64), deep(512, 1, 16, 1), deep(512, 16, 32, 2), odd(250)]
 }
 
-struct Numbers {
-    half: Half,
-    memory: Buffer<u16>,
-    /// The same as f32, of parameters.
-    copy: Buffer<f32>,
-}
-
-fn rounded(half: Half, x: f32) -> u16 {
-    match half {
-        Half::Bf16 => bf16::from_f32(x).to_bits(),
-        Half::F16 => f16::from_f32(x).to_bits(),
-    }
-}
-
-fn exact(half: Half, bits: u16) -> f32 {
-    match half {
-        Half::Bf16 => bf16::from_bits(bits).to_f32(),
-        Half::F16 => f16::from_bits(bits).to_f32(),
-    }
-}
-
-impl Numbers {
-    /// Between -1 and 1, no two alike in a row; many are the same list again and again.
-    fn new(device: &CudaDevice, half: Half, len: usize, seed: u32, are_parameters: bool) -> Self {
-        let number = |i: usize| {
-            let mixed = (i as u32 ^ seed.wrapping_mul(0x85eb_ca6b)).wrapping_mul(0x9e37_79b1);
-            (mixed >> 8) as f32 / (1 << 23) as f32 - 1.0
-        };
-        let halves: Vec<u16> = (0..len.min(DRAWN)).map(|i| rounded(half, number(i))).collect();
-        let context = device.gpu().context();
-        let mut memory = Buffer::new(context, len).unwrap();
-        device.upload(&halves, memory.write().part(0..halves.len())).unwrap();
-        let mut there = halves.len();
-        while there < len {
-            let more = there.min(len - there);
-            let to = memory.address() + 2 * there as u64;
-            // SAFETY: both parts are of this memory, and they do not overlap.
-            unsafe { device.stream().copy(memory.address(), to, 2 * more) }.unwrap();
-            there += more;
-        }
-        let floats = if are_parameters { len } else { 0 };
-        let floats: Vec<f32> = halves[..floats].iter().map(|bits| exact(half, *bits)).collect();
-        let mut copy = Buffer::new(context, floats.len()).unwrap();
-        device.upload(&floats, copy.write()).unwrap();
-        Self { half, memory, copy }
-    }
-
-    fn halves(&self) -> Values<'_> {
-        Values::halves_of(self.memory.read(), self.half)
-    }
-
-    /// f32 with a copy in halves, as parameters have it.
-    fn parameters(&self) -> Values<'_> {
-        Values::with_copy(self.copy.read(), self.memory.read())
-    }
-}
-
 /// One operation of a layer, and its result as f32.
 struct Case {
     kind: Kind,
@@ -155,7 +96,8 @@ struct Case {
 
 impl Case {
     fn new(device: &CudaDevice, half: Half, kind: Kind, shape: Conv3dShape) -> Self {
-        let numbers = |len, seed, are| Numbers::new(device, half, len, seed, are);
+        let numbers = |len, seed| Numbers::new(device, half, len, seed);
+        let parameters = |len, seed| Numbers::parameters(device, half, len, seed);
         let [x, w, y] = conv_lengths(&shape);
         let context = device.gpu().context();
         let room = match kind {
@@ -167,12 +109,12 @@ impl Case {
         Self {
             kind,
             shape,
-            x: numbers(x, 1, false),
-            w: numbers(w, 2, true),
-            dy: numbers(y, 3, false),
-            bias: numbers(shape.outputs, 4, true),
-            room: Buffer::new(context, room).unwrap(),
-            scratch: Buffer::new(context, scratch).unwrap(),
+            x: numbers(x, 1),
+            w: parameters(w, 2),
+            dy: numbers(y, 3),
+            bias: parameters(shape.outputs, 4),
+            room: Buffer::new(context, room).expect("memory"),
+            scratch: Buffer::new(context, scratch).expect("memory"),
         }
     }
 
@@ -196,11 +138,11 @@ impl Case {
             let memory = unsafe { SliceMut::new(self.room.address(), self.len()) };
             ValuesMut::halves_of(memory, self.x.half)
         };
-        let (x, w, dy) = (self.x.halves(), self.w.parameters(), self.dy.halves());
+        let (x, w, dy) = (self.x.halves(), self.w.with_copy(), self.dy.halves());
         let scratch = ValuesMut::from(floats(&self.scratch));
         match self.kind {
             Kind::Forward(activation) => {
-                let operands = Operands { x, w, bias: Some(self.bias.parameters()) };
+                let operands = Operands { x, w, bias: Some(self.bias.with_copy()) };
                 device.conv(&self.shape, operands, activation, halves(), scratch);
             }
             Kind::WithoutBias => {
@@ -218,73 +160,19 @@ impl Case {
 
     /// A part of what the memory holds then.
     fn read(&self, device: &CudaDevice, part: Range<usize>) -> Vec<f32> {
-        if let Kind::Weights = self.kind {
-            let mut found = vec![0f32; part.len()];
-            device.download(self.room.read().part(part), &mut found).unwrap();
-            return found;
-        }
-        let mut found = vec![0u16; part.len()];
-        // SAFETY: as above.
-        let all = unsafe { Slice::<u16>::new(self.room.address(), self.len()) };
-        device.download(all.part(part), &mut found).unwrap();
-        found.into_iter().map(|bits| exact(self.x.half, bits)).collect()
+        let half = (!matches!(self.kind, Kind::Weights)).then_some(self.x.half);
+        read(device, &self.room, half, part)
     }
 
     /// That a broken pass is seen: one number that is none makes the outputs beside it none.
     fn passes_nan_on(&mut self, device: &CudaDevice) {
         let nan = rounded(self.x.half, f32::NAN);
         let first = self.shape.size.iter().product::<usize>();
-        device.upload(&vec![nan; first], self.x.memory.write().part(0..first)).unwrap();
+        device.upload(&vec![nan; first], self.x.memory.write().part(0..first)).expect(WORKS);
         self.run(device);
         let found = self.read(device, 0..1);
         assert!(found[0].is_nan(), "{:?} of {:?}: {} of what is no number", self.kind, self.shape, found[0]);
     }
-}
-
-/// Copies on a stream of their own, until dropped.
-struct Busy {
-    stream: Stream,
-    from: Buffer<u32>,
-    to: Buffer<u32>,
-}
-
-impl Busy {
-    fn new(gpu: &Arc<Gpu>) -> Self {
-        let len = if is_fake() { 1 << 10 } else { 1 << 26 };
-        let memory = || Buffer::new(gpu.context(), len).unwrap();
-        Self { stream: Stream::new(gpu).unwrap(), from: memory(), to: memory() }
-    }
-
-    fn more(&self) {
-        // SAFETY: both are this one's memory, and it is freed behind the stream.
-        unsafe { self.stream.copy(self.from.address(), self.to.address(), 4 * self.from.len()) }.unwrap();
-    }
-}
-
-/// A convolution by one algorithm is near what is wanted and has the same bits each time, in a part of it that is looked at.
-fn one_holds(case: &Case, with: &CudaDevice, busy: &Busy, wanted: &[f32], look: &Look) {
-    let (kind, shape) = (case.kind, case.shape);
-    let Look { all, repeats } = look;
-    case.run(with);
-    let first = case.read(with, all.clone());
-    let (mut worst, mut most) = (0f32, 0f32);
-    for (a, b) in first.iter().zip(&wanted[all.clone()]) {
-        assert!(a.is_finite() == b.is_finite(), "{kind:?} of {shape:?}: {a}, not {b}");
-        worst = worst.max((a - b).abs());
-        most = most.max(b.abs());
-    }
-    assert!(worst <= most * 0.01, "{kind:?} of {shape:?}: off by {worst} of {most}");
-    for repeat in 1..=*repeats {
-        busy.more();
-        case.run(with);
-        // All of it in the end, and a part each time before.
-        let at = repeat * 7_919 * PART % all.len().saturating_sub(PART).max(1);
-        let part = if repeat == *repeats { 0..all.len() } else { at..(at + PART).min(all.len()) };
-        let again = case.read(with, all.start + part.start..all.start + part.end);
-        let same = again.iter().zip(&first[part]).all(|(a, b)| a.to_bits() == b.to_bits());
-        assert!(same, "{kind:?} of {shape:?}: repeat {repeat} has other bits");
-    }
-    busy.stream.finish().unwrap();
 }
 
 /// How closely an algorithm is looked at.
@@ -310,7 +198,7 @@ impl Look {
 fn device_by(gpu: &Arc<Gpu>, library: &Cudnn, precision: Precision, pin: &PinnedConvolution) -> CudaDevice {
     let mut pins = ConvolutionPins::new(&gpu.context().about().name, library.version());
     pins.put(Pin { key: pin.key, algorithm: Some(*pin), took: [0, 0] });
-    CudaDevice::one_by_one(gpu, precision).unwrap().with_convolutions(&pins, library).unwrap()
+    one_by_one(gpu, precision).with_convolutions(&pins, library).expect("what was offered")
 }
 
 fn words(pin: &PinnedConvolution) -> String {
@@ -320,14 +208,12 @@ fn words(pin: &PinnedConvolution) -> String {
 
 fn holds(gpu: &Arc<Gpu>, library: &Cudnn, precision: Precision) {
     let half = precision.half().expect("halves");
-    let own = CudaDevice::one_by_one(gpu, precision).unwrap();
+    let own = one_by_one(gpu, precision);
     let busy = Busy::new(gpu);
     let (mut chosen, mut by_library) = (0, 0);
     for (shape, kind) in layers().into_iter().flat_map(|shape| KINDS.map(|kind| (shape, kind))) {
         let mut case = Case::new(&own, half, kind, shape);
-        let noting = CudaDevice::one_by_one(gpu, precision)
-            .unwrap()
-            .noting_convolutions(LEAST[usize::from(is_fake())]);
+        let noting = one_by_one(gpu, precision).noting_convolutions(LEAST[usize::from(is_fake())]);
         case.run(&noting);
         let wanted = case.read(&noting, 0..case.len());
         let keys: Vec<ConvolutionKey> = noting.convolutions_asked_for();
@@ -336,17 +222,19 @@ fn holds(gpu: &Arc<Gpu>, library: &Cudnn, precision: Precision) {
             continue;
         };
         chosen += 1;
-        let pin = choose(gpu, library, &key).unwrap();
+        let pin = choose(gpu, library, &key).expect(WORKS);
         let [found, own_took] = pin.took;
         let parts = key.parts();
         let taken = pin.algorithm.map_or("own is taken".to_owned(), |pin| words(&pin));
         println!("{kind:?} of {shape:?}, {parts} parts: {found} us, own {own_took} us: {taken}");
-        for one in candidates(gpu, library, &key).unwrap() {
+        for one in candidates(gpu, library, &key).expect(WORKS) {
             let is_chosen = pin.algorithm == Some(one);
             by_library += usize::from(is_chosen);
             let with = device_by(gpu, library, precision, &one);
             println!("  {}", words(&one));
-            one_holds(&case, &with, &busy, &wanted, &Look::at(case.len(), is_chosen));
+            let Look { all, repeats } = Look::at(case.len(), is_chosen);
+            let (run, result) = (|| case.run(&with), |part| case.read(&with, part));
+            near_and_the_same((kind, shape), (&wanted, all), (&busy, repeats), run, result);
         }
         if let (Some(one), Pass::Forward(_)) = (pin.algorithm, key.pass) {
             case.passes_nan_on(&device_by(gpu, library, precision, &one));
@@ -356,23 +244,11 @@ fn holds(gpu: &Arc<Gpu>, library: &Cudnn, precision: Precision) {
     assert!(chosen > 0, "no shape is one for a library");
 }
 
-/// Runs this whole binary on the fakes, if they were built.
-fn runs_on_the_fakes() {
-    let Some(driver) = fake_library().filter(|_| !is_fake()) else { return };
-    if !driver.with_file_name("libfake_cudnn.so").exists() {
-        return;
-    }
-    let mut command = Command::new(std::env::current_exe().expect("this binary"));
-    command.arg("--nocapture").env("DTRAIN_FAKE_CUDA", "1").env("FAKE_CUDNN_DRIVER", driver);
-    let output = command.output().expect("a child");
-    let said = String::from_utf8_lossy(&output.stdout);
-    assert!(output.status.success(), "{said}\n{}", String::from_utf8_lossy(&output.stderr));
-    assert!(said.contains(" passed; 0 failed") && !said.contains("skipped: "), "{said}");
-}
-
 #[test]
 fn what_the_library_does_is_right_and_has_the_same_bits_each_time() {
-    let Some(machine) = Machine::open() else { return runs_on_the_fakes() };
+    let Some(machine) = Machine::open() else {
+        return runs_on_the_fakes("libfake_cudnn.so", "FAKE_CUDNN_DRIVER");
+    };
     let gpu = machine.gpu(0);
     let Some(library) = cudnn() else { return };
     holds(&gpu, &library, Precision::Bf16);
