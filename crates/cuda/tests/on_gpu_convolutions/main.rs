@@ -76,7 +76,7 @@ fn layers() -> Vec<Conv3dShape> {
         padding: [1, 0, 1],
     };
     if is_fake() {
-        return vec![flat(2, 3, 6, 4), Conv3dShape { channels: 2, size: [3, 7, 8], outputs: 3, ..odd(2) }];
+        return vec![flat(4, 3, 10, 6), Conv3dShape { channels: 2, size: [3, 7, 8], outputs: 3, ..odd(2) }];
     }
     vec![flat(1024, 1, 28, 32), flat(2400, 32, 26, 64), deep(512, 1, 16, 1), deep(512, 16, 32, 2), odd(250)]
 }
