@@ -10,6 +10,8 @@
 //! A chain does not know the loss, nor whether it is the whole model.
 
 use super::apart::{Apart, sums_len};
+use super::between::{Buffers, Spot};
+use super::lies::{Gradients, Inside, Parameters, Whole};
 use super::recomputed::Recomputed;
 use crate::describe::{Description, Part};
 use crate::device::Device;
@@ -31,26 +33,6 @@ enum Place {
     Inside(usize),
     /// In the chain's own output.
     Output,
-}
-
-/// Where a gradient lies during the backward pass.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Spot {
-    /// In the chain's own `dy`.
-    Outer,
-    /// In the first buffer.
-    Ping,
-    /// In the second buffer.
-    Pong,
-    /// In the chain's own `dx`.
-    Goal,
-}
-
-impl Spot {
-    /// The buffer to write next.
-    fn other(self) -> Self {
-        if self == Self::Ping { Self::Pong } else { Self::Ping }
-    }
 }
 
 /// One stage in its place.
@@ -502,44 +484,6 @@ fn look<'b, 'a: 'b, D: Device>(device: &D, saved: D::Ref<'a>, at: usize, len: us
     device.activations(D::part(saved, at..at + device.activation_len(len)), len)
 }
 
-/// Where the parameters of a chain's stages are.
-pub(crate) trait Parameters<D: Device> {
-    /// Those of one stage, until the next ones are asked for.
-    fn part(&mut self, part: Range<usize>) -> D::Ref<'_>;
-}
-
-/// Those of a chain that are all there.
-pub(crate) struct Whole<'a, D: Device>(pub(crate) D::Ref<'a>);
-
-impl<D: Device> Parameters<D> for Whole<'_, D> {
-    fn part(&mut self, part: Range<usize>) -> D::Ref<'_> {
-        D::part(self.0, part)
-    }
-}
-
-/// Where the gradients of a chain's stages go.
-pub(crate) trait Gradients<D: Device> {
-    /// Those of one stage, to write.
-    fn part(&mut self, part: Range<usize>) -> D::Mut<'_>;
-
-    /// All from element `from` on are final.
-    fn settle(&mut self, from: usize);
-
-    /// The forward pass is done.
-    fn backward_begins(&mut self) {}
-}
-
-/// Those of a chain that is waited for as a whole.
-pub(crate) struct Inside<'a, D: Device>(pub(crate) D::Mut<'a>);
-
-impl<D: Device> Gradients<D> for Inside<'_, D> {
-    fn part(&mut self, part: Range<usize>) -> D::Mut<'_> {
-        D::part_mut(&mut self.0, part)
-    }
-
-    fn settle(&mut self, _from: usize) {}
-}
-
 impl<D: Device> Chain<D> {
     /// The backward pass, which tells after each stage what is final. The gradient of the outputs is added to that of the inputs only
     /// where the chain [adds it](Chain::adds_back).
@@ -599,59 +543,5 @@ impl<D: Device> Chain<D> {
             // Every stage worked in place.
             pass.device.copy(D::read(&gradients.outer), dx);
         }
-    }
-}
-
-/// The buffers that gradients go through in a backward pass, and the one that holds the newest.
-struct Buffers<'a, 'd, D: Device> {
-    device: &'d D,
-    outer: D::Mut<'a>,
-    ping: D::Mut<'a>,
-    pong: D::Mut<'a>,
-    goal: Option<D::Mut<'a>>,
-    at: Spot,
-}
-
-/// A gradient in a buffer of `len` activations. What the chain was given holds activations; its own buffers are memory for some.
-fn lent<'b, D: Device>(device: &D, memory: &'b mut D::Mut<'_>, spot: Spot, len: usize) -> D::Mut<'b> {
-    match spot {
-        // All of it: the rows of a model's outputs may lie apart.
-        Spot::Outer => {
-            let all = D::len_mut(memory);
-            D::part_mut(memory, 0..all)
-        }
-        Spot::Goal => D::part_mut(memory, 0..len),
-        Spot::Ping | Spot::Pong => device.activations_mut(memory, len),
-    }
-}
-
-/// The gradient of a stage's output, where that of its input goes, and that of the chain's outputs where it is another one.
-type Lent<'a, D> = (<D as Device>::Mut<'a>, Option<<D as Device>::Mut<'a>>, Option<<D as Device>::Ref<'a>>);
-
-impl<D: Device> Buffers<'_, '_, D> {
-    /// Lends a stage its gradients: nowhere to write for a stage that works in place, and for the first if nobody wants it.
-    fn lend(&mut self, to: Option<Spot>, [x_len, y_len]: [usize; 2]) -> Lent<'_, D> {
-        let Self { device, outer, ping, pong, goal, at } = self;
-        let (goal, spot) = (goal.as_mut(), *at);
-        let (from, into, outer) = match (spot, to) {
-            (Spot::Outer, None) => (outer, None, None),
-            (Spot::Outer, Some(Spot::Ping)) => (outer, Some(ping), None),
-            (Spot::Outer, Some(_)) => (outer, goal, None),
-            (Spot::Ping, None) => (ping, None, Some(outer)),
-            (Spot::Ping, Some(Spot::Pong)) => (ping, Some(pong), Some(outer)),
-            (Spot::Ping, Some(_)) => (ping, goal, Some(outer)),
-            (Spot::Pong, None) => (pong, None, Some(outer)),
-            (Spot::Pong, Some(Spot::Ping)) => (pong, Some(ping), Some(outer)),
-            (Spot::Pong, Some(_)) => (pong, goal, Some(outer)),
-            (Spot::Goal, _) => {
-                (goal.expect("a gradient lies in the `dx` that was wanted"), None, Some(outer))
-            }
-        };
-        let to = to.unwrap_or(spot);
-        (
-            lent::<D>(device, from, spot, y_len),
-            into.map(|into| lent::<D>(device, into, to, x_len)),
-            outer.map(|outer| D::read(outer)),
-        )
     }
 }

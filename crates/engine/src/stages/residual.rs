@@ -4,7 +4,8 @@
 //! not know that it is inside a residual.
 
 use super::Chain;
-use super::chain::{Gradients, Inside, Outer, Parameters, Whole};
+use super::chain::Outer;
+use super::lies::{Gradients, Inside, Parameters, Whole};
 use crate::describe::Description;
 use crate::device::Device;
 use crate::stage::{ArenaPlan, Backward, Forward, GradientUse, Needs, ParamLayout, Pass, Shape, Stage};
