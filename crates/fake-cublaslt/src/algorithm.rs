@@ -10,6 +10,7 @@
 //! | 21 | 3 |
 
 use crate::attributes::{Attributes, Row};
+use crate::matrix::kind;
 use crate::objects::{ALIGNMENT, MOST_WORKSPACE, SCHEMES};
 use crate::problem::Problem;
 use crate::status::{Answer, INVALID_VALUE, NOT_SUPPORTED, Status, demand};
@@ -59,7 +60,7 @@ pub(crate) struct Algorithm {
 }
 
 fn types(problem: &Problem) -> [u32; 2] {
-    let kinds = problem.matrices().map(|matrix| matrix.numbers.kind() as u8);
+    let kinds = problem.matrices().map(|matrix| kind(matrix.numbers) as u8);
     [u32::from_le_bytes(kinds), problem.compute]
 }
 

@@ -5,7 +5,7 @@
 #![allow(non_snake_case, clippy::too_many_arguments)]
 
 use crate::algorithm::{Algorithm, NUMBER, Words};
-use crate::knobs::{count, knobs};
+use crate::knobs::{CALLS, knobs};
 use crate::objects::{self, COLUMNS, COMPUTE_TYPE, Kind, PITCH, ROWS, SCALE_TYPE, TYPE};
 use crate::problem::Problem;
 use crate::product::{Product, order};
@@ -79,7 +79,7 @@ macro_rules! library {
         $(
             #[unsafe(no_mangle)]
             unsafe extern "C" fn $name($($argument: $type),*) -> Status {
-                let _which = count(stringify!($name));
+                let _which = CALLS.count(stringify!($name));
                 // SAFETY: pointers are null or what cublasLt.h says; nothing is kept of them behind the call but what a stream needs.
                 #[allow(unused_unsafe)]
                 let work = || -> Answer { unsafe { $body } };
@@ -227,7 +227,7 @@ unsafe extern "C" fn cublasLtMatmul(
     workspace_bytes: usize,
     stream: *mut c_void,
 ) -> Status {
-    let which = count("cublasLtMatmul");
+    let which = CALLS.count("cublasLtMatmul");
     let made = || {
         let problem = problem(library, product, [a, b, c, d])?;
         // SAFETY: null, or an algorithm of the caller.

@@ -1,6 +1,6 @@
 //! What a test asks this library for, beside what cuBLASLt has.
 
-use crate::knobs::calls;
+use crate::knobs::CALLS;
 use crate::objects::alive;
 use std::ffi::{CStr, c_char};
 
@@ -11,7 +11,7 @@ use std::ffi::{CStr, c_char};
 #[unsafe(no_mangle)]
 unsafe extern "C" fn fakeCublasLtCalls(function: *const c_char) -> u64 {
     // SAFETY: the caller's promise.
-    calls(&unsafe { CStr::from_ptr(function) }.to_string_lossy())
+    CALLS.of(&unsafe { CStr::from_ptr(function) }.to_string_lossy())
 }
 
 /// How much was made and not destroyed: handles and descriptors.

@@ -1,14 +1,8 @@
 //! What the environment asks for, read once, and how often each function was called.
 
-use std::collections::BTreeMap;
-use std::sync::{LazyLock, Mutex, PoisonError};
-
-/// How a product is wrong.
-#[derive(Clone, Copy)]
-pub(crate) enum Wrong {
-    Visible,
-    Bit,
-}
+use dtrain_fake_common::knobs::{Calls, number, word};
+use dtrain_fake_common::wrong::Wrong;
+use std::sync::LazyLock;
 
 pub(crate) struct Knobs {
     pub version: usize,
@@ -18,38 +12,17 @@ pub(crate) struct Knobs {
     pub unsteady: bool,
 }
 
-static CALLS: Mutex<BTreeMap<String, u64>> = Mutex::new(BTreeMap::new());
+/// How often each function was called.
+pub(crate) static CALLS: Calls = Calls::new();
 
-static KNOBS: LazyLock<Knobs> = LazyLock::new(|| {
-    let word = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty() && value != "0");
-    let number = |name: &str| {
-        word(name)
-            .map(|value| value.parse::<u64>().unwrap_or_else(|_| panic!("{name} is no number: {value}")))
-    };
-    Knobs {
-        version: number("FAKE_CUBLASLT_VERSION").unwrap_or(130_100) as usize,
-        none: word("FAKE_CUBLASLT_NONE").is_some(),
-        fail_at: number("FAKE_CUBLASLT_FAIL_AT"),
-        wrong: word("FAKE_CUBLASLT_WRONG").map(|how| if how == "bit" { Wrong::Bit } else { Wrong::Visible }),
-        unsteady: word("FAKE_CUBLASLT_UNSTEADY").is_some(),
-    }
+static KNOBS: LazyLock<Knobs> = LazyLock::new(|| Knobs {
+    version: number("FAKE_CUBLASLT_VERSION").unwrap_or(130_100) as usize,
+    none: word("FAKE_CUBLASLT_NONE").is_some(),
+    fail_at: number("FAKE_CUBLASLT_FAIL_AT"),
+    wrong: Wrong::asked_by("FAKE_CUBLASLT_WRONG"),
+    unsteady: word("FAKE_CUBLASLT_UNSTEADY").is_some(),
 });
 
 pub(crate) fn knobs() -> &'static Knobs {
     &KNOBS
-}
-
-/// Counts a call: which one it is, from 1.
-pub(crate) fn count(of: &str) -> u64 {
-    let mut calls = CALLS.lock().unwrap_or_else(PoisonError::into_inner);
-    let calls = match calls.get_mut(of) {
-        Some(calls) => calls,
-        None => calls.entry(of.to_owned()).or_default(),
-    };
-    *calls += 1;
-    *calls
-}
-
-pub(crate) fn calls(of: &str) -> u64 {
-    *CALLS.lock().unwrap_or_else(PoisonError::into_inner).get(of).unwrap_or(&0)
 }

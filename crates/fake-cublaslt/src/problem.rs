@@ -4,12 +4,13 @@
 //! which is that of A or f32, and a bias has the type of D. Faster f32 by TF32 is for f32 alone.
 
 use crate::attributes::Attributes;
-use crate::matrix::{Matrix, Numbers};
+use crate::matrix::{Matrix, numbers};
 use crate::objects::{
     AS_D, BATCHES, BIAS_POINTER, BIAS_TYPE, COLUMNS, COMPUTE_TYPE, EPILOGUE, ORDER, PITCH, POINTER_MODE,
     ROWS, SCALE_TYPE, TURNED_A, TURNED_B, TURNED_C, TYPE,
 };
 use crate::status::{INVALID_VALUE, NOT_SUPPORTED, Status};
+use dtrain_fake_common::numbers::Numbers;
 
 const COMPUTE_F32: u64 = 68;
 const COMPUTE_F32_PEDANTIC: u64 = 69;
@@ -56,7 +57,7 @@ impl Problem {
         let has_bias = epilogue & BIAS != 0;
         let of_bias = match product.get(BIAS_TYPE) {
             AS_D => Some(d.numbers),
-            kind => Numbers::of(kind),
+            kind => numbers(kind),
         };
         let types = match compute {
             COMPUTE_F32 | COMPUTE_F32_PEDANTIC => d.numbers == a.numbers || d.numbers == Numbers::F32,
@@ -88,7 +89,7 @@ impl Problem {
 
 /// A matrix by its descriptor.
 fn matrix(layout: &Attributes) -> Result<Matrix, Status> {
-    let numbers = Numbers::of(layout.get(TYPE)).ok_or(NOT_SUPPORTED)?;
+    let numbers = numbers(layout.get(TYPE)).ok_or(NOT_SUPPORTED)?;
     if layout.get(ORDER) != 0 || layout.get(BATCHES) != 1 {
         return Err(NOT_SUPPORTED);
     }

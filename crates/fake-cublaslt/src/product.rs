@@ -3,7 +3,7 @@
 //! Both operands are widened into panels, of eight rows and of four columns, along which K is contiguous. The sums of a panel by a
 //! panel stay in registers. What blocks share by split-K goes through the workspace.
 
-use crate::knobs::{Wrong, knobs};
+use crate::knobs::knobs;
 use crate::problem::Problem;
 use std::ops::Range;
 
@@ -168,28 +168,9 @@ impl Product {
     /// As of `compute`.
     unsafe fn spoil(&self) {
         let (d, at) = (self.problem.d, self.addresses[3]);
-        match knobs().wrong {
-            Some(how) if d.rows >= 64 => match how {
-                // SAFETY: D has a first number, and the lowest byte of any number comes first.
-                Wrong::Bit => unsafe { *(at as *mut u8) ^= 1 },
-                // SAFETY: D has a first number.
-                Wrong::Visible => unsafe {
-                    let was = d.numbers.read(at, 0);
-                    d.numbers.write(at, 0, was * 1.125 + 1.0);
-                },
-            },
-            _ => {}
+        if let Some(wrong) = knobs().wrong.filter(|_| d.rows >= 64) {
+            // SAFETY: D has a first number; the caller's promise.
+            unsafe { wrong.spoil(d.numbers, at) };
         }
     }
-}
-
-/// Does a product that was given away, and lets go of it.
-///
-/// # Safety
-/// `product` is a box's, which is not used again; as of `compute`.
-pub(crate) unsafe extern "C" fn compute(product: *mut std::ffi::c_void) {
-    // SAFETY: the caller's promise.
-    let product = unsafe { Box::from_raw(product.cast::<Product>()) };
-    // SAFETY: the caller's promise.
-    unsafe { product.compute() };
 }

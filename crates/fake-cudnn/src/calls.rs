@@ -6,8 +6,8 @@
 
 use crate::algorithm::{self, Algorithm};
 use crate::convolution::{Convolution, Epilogue};
-use crate::knobs::{CONVOLUTIONS, calls, count, knobs};
-use crate::numbers::Numbers;
+use crate::knobs::{CALLS, CONVOLUTIONS, knobs};
+use crate::numbers::numbers;
 use crate::objects::{self, Activation, How, IDENTITY, Object, RELU, Shape};
 use crate::problem::{self, Pass, Problem};
 use crate::queue;
@@ -162,7 +162,7 @@ unsafe fn convolve(
     (workspace, room): (usize, usize),
     beside: Beside,
 ) -> Answer {
-    let turn = count(CONVOLUTIONS);
+    let turn = CALLS.count(CONVOLUTIONS);
     let (problem, math) = problem(pass, described)?;
     let algorithm = Algorithm::of(&problem, number, math)?;
     let needed = algorithm.workspace(&problem);
@@ -211,7 +211,7 @@ fn epilogue(
 #[unsafe(no_mangle)]
 unsafe extern "C" fn fakeCudnnCalls(function: *const c_char) -> u64 {
     // SAFETY: the caller's promise.
-    calls(&unsafe { CStr::from_ptr(function) }.to_string_lossy())
+    CALLS.of(&unsafe { CStr::from_ptr(function) }.to_string_lossy())
 }
 
 /// How much was made and not destroyed: handles and descriptors.
@@ -235,7 +235,7 @@ macro_rules! library {
         $(
             #[unsafe(no_mangle)]
             unsafe extern "C" fn $name($($argument: $type),*) -> Status {
-                count(stringify!($name));
+                CALLS.count(stringify!($name));
                 // SAFETY: pointers are null or what cudnn.h says; nothing is kept of them behind the call but what a stream needs.
                 #[allow(unused_unsafe)]
                 let work = || -> Answer { unsafe { $body } };
@@ -281,14 +281,14 @@ library! {
         let (sizes, strides) = (list(sizes, axes, 1)?, list(strides, axes, c_int::MIN)?);
         let packed = (0..sizes.len()).map(|axis| sizes[axis + 1..].iter().product::<usize>());
         let is_plain = packed.eq(strides);
-        let shape = Shape { numbers: Numbers::of(kind), sizes, is_plain };
+        let shape = Shape { numbers: numbers(kind), sizes, is_plain };
         objects::of(handle, |it| matches!(it, Object::Tensor(_)).then(|| *it = Object::Tensor(Some(shape))))
     }
 
     cudnnSetFilterNdDescriptor(
         handle: usize, kind: c_uint, format: c_uint, axes: c_int, sizes: *const c_int
     ) {
-        let shape = Shape { numbers: Numbers::of(kind), sizes: list(sizes, axes, 1)?, is_plain: format == 0 };
+        let shape = Shape { numbers: numbers(kind), sizes: list(sizes, axes, 1)?, is_plain: format == 0 };
         objects::of(handle, |it| matches!(it, Object::Filter(_)).then(|| *it = Object::Filter(Some(shape))))
     }
 
@@ -298,7 +298,7 @@ library! {
     ) {
         demand(mode < 2, BAD_PARAM)?;
         let (padding, stride) = (list(padding, axes, 0)?, list(stride, axes, 1)?);
-        let (dilation, sums) = (list(dilation, axes, 1)?, Numbers::of(sums));
+        let (dilation, sums) = (list(dilation, axes, 1)?, numbers(sums));
         let told = How { padding, stride, dilation, is_turned: mode == 0, sums };
         objects::of(handle, |it| match it {
             Object::Convolution { how, .. } => { *how = Some(told); Some(()) }

@@ -4,7 +4,7 @@
 //! lie in panels of eight, whose sums stay in registers.
 
 use crate::algorithm::Algorithm;
-use crate::knobs::{Wrong, knobs};
+use crate::knobs::knobs;
 use crate::objects::{Activation, RELU};
 use crate::problem::{Pass, Problem, places};
 use std::ops::Range;
@@ -247,27 +247,9 @@ impl Convolution {
     /// # Safety
     /// As of `compute`.
     unsafe fn spoil(&self) {
-        let (numbers, at) = (self.problem.numbers, self.result());
-        match knobs().wrong.filter(|_| self.problem.len() >= GREAT) {
-            // SAFETY: there is a first number, and the lowest byte of any number comes first.
-            Some(Wrong::Bit) => unsafe { *(at as *mut u8) ^= 1 },
-            // SAFETY: as above.
-            Some(Wrong::Visible) => unsafe {
-                let was = numbers.read(at, 0);
-                numbers.write(at, 0, was * 1.125 + 1.0);
-            },
-            None => {}
+        if let Some(wrong) = knobs().wrong.filter(|_| self.problem.len() >= GREAT) {
+            // SAFETY: there is a first number; the caller's promise.
+            unsafe { wrong.spoil(self.problem.numbers, self.result()) };
         }
     }
-}
-
-/// Does a convolution that was given away, and lets go of it.
-///
-/// # Safety
-/// It is a box's, which is not used again; as of `Convolution::compute`.
-pub(crate) unsafe extern "C" fn compute(convolution: *mut std::ffi::c_void) {
-    // SAFETY: the caller's promise.
-    let convolution = unsafe { Box::from_raw(convolution.cast::<Convolution>()) };
-    // SAFETY: the caller's promise.
-    unsafe { convolution.compute() };
 }

@@ -1,57 +1,14 @@
-//! The numbers that tensors hold.
+//! The library's codes for the numbers that tensors hold.
 
-use half::{bf16, f16};
+use dtrain_fake_common::numbers::Numbers;
 use std::ffi::c_uint;
 
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Numbers {
-    F32,
-    F16,
-    Bf16,
-}
-
-impl Numbers {
-    /// By `cudnnDataType_t`.
-    pub fn of(kind: c_uint) -> Option<Self> {
-        match kind {
-            0 => Some(Self::F32),
-            2 => Some(Self::F16),
-            9 => Some(Self::Bf16),
-            _ => None,
-        }
-    }
-
-    pub fn bytes(self) -> usize {
-        if self == Self::F32 { 4 } else { 2 }
-    }
-
-    /// The number at a place.
-    ///
-    /// # Safety
-    /// Such numbers lie at this address, which is aligned for them, and the place is one of them.
-    pub unsafe fn read(self, at: usize, place: usize) -> f32 {
-        // SAFETY: the caller's promise.
-        unsafe {
-            match self {
-                Self::F32 => *(at as *const f32).add(place),
-                Self::F16 => (*(at as *const f16).add(place)).to_f32(),
-                Self::Bf16 => (*(at as *const bf16).add(place)).to_f32(),
-            }
-        }
-    }
-
-    /// Rounds a number, to the nearest and to even, and writes it to a place.
-    ///
-    /// # Safety
-    /// As of `read`, and nobody else uses the place.
-    pub unsafe fn write(self, at: usize, place: usize, value: f32) {
-        // SAFETY: the caller's promise.
-        unsafe {
-            match self {
-                Self::F32 => (at as *mut f32).add(place).write(value),
-                Self::F16 => (at as *mut f16).add(place).write(f16::from_f32(value)),
-                Self::Bf16 => (at as *mut bf16).add(place).write(bf16::from_f32(value)),
-            }
-        }
+/// Numbers by `cudnnDataType_t`.
+pub(crate) fn numbers(kind: c_uint) -> Option<Numbers> {
+    match kind {
+        0 => Some(Numbers::F32),
+        2 => Some(Numbers::F16),
+        9 => Some(Numbers::Bf16),
+        _ => None,
     }
 }

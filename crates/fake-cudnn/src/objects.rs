@@ -1,7 +1,7 @@
 //! What was handed out: handles and descriptors. What was given back, or never was, is found out.
 
-use crate::numbers::Numbers;
 use crate::status::{BAD_PARAM, Status};
+use dtrain_fake_common::numbers::Numbers;
 use std::collections::BTreeMap;
 use std::ffi::c_uint;
 use std::sync::{Mutex, MutexGuard, PoisonError};

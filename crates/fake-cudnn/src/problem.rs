@@ -1,8 +1,8 @@
 //! What descriptors describe together, and what of it is refused. Always three axes: an image is one deep.
 
-use crate::numbers::Numbers;
 use crate::objects::{How, Shape};
 use crate::status::{BAD_PARAM, NOT_SUPPORTED, Status, demand};
+use dtrain_fake_common::numbers::Numbers;
 
 /// Sizes or a place, along three axes.
 type Three = [usize; 3];

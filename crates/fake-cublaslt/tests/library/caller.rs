@@ -5,20 +5,16 @@ use cudarc::cublaslt::sys::{
     self, cublasLtMatmulDescAttributes_t as Of, cublasLtMatmulPreferenceAttributes_t as Preference,
     cublasStatus_t as Status,
 };
+use dtrain_fake_common::trial::{beside, open};
 use libloading::Library;
 use std::ffi::c_void;
-use std::process::Command;
 use std::ptr::{from_mut, from_ref, null_mut};
 use std::sync::LazyLock;
 
 pub const OK: Status = Status::CUBLAS_STATUS_SUCCESS;
 
 /// The library, which cargo builds beside this test. It stays open, so that its name means this file.
-pub static LIBRARY: LazyLock<Library> = LazyLock::new(|| {
-    let path = std::env::current_exe().expect("this binary").with_file_name("libfake_cublaslt.so");
-    // SAFETY: the library of this workspace runs no code when it is opened.
-    unsafe { Library::new(&path) }.unwrap_or_else(|error| panic!("{}: {error}", path.display()))
-});
+pub static LIBRARY: LazyLock<Library> = LazyLock::new(|| open(&beside("libfake_cublaslt.so")));
 
 /// What is set by address and length.
 fn bytes<T>(of: &T) -> (*const c_void, usize) {
@@ -194,17 +190,4 @@ pub fn attribute(of: &sys::cublasLtMatmulAlgo_t, which: sys::cublasLtMatmulAlgoC
 /// The addresses of A, B, C and D.
 pub fn addresses(of: &mut Operands) -> [usize; 4] {
     [of.a.address(), of.b.address(), of.c.address(), of.d.address()]
-}
-
-/// Runs a test again in a process of its own, with these variables; nothing in that process itself.
-pub fn in_a_process(test: &str, variables: &[(&str, &str)], work: impl FnOnce()) {
-    if std::env::var("FAKE_CUBLASLT_TEST").is_ok_and(|name| name == test) {
-        return work();
-    }
-    let mut command = Command::new(std::env::current_exe().expect("this binary"));
-    command.args(["--exact", test, "--nocapture"]).env("FAKE_CUBLASLT_TEST", test);
-    let output = command.envs(variables.iter().copied()).output().expect("a child");
-    let said = String::from_utf8_lossy(&output.stdout);
-    assert!(output.status.success(), "{said}\n{}", String::from_utf8_lossy(&output.stderr));
-    assert!(said.contains("1 passed"), "there is no test {test}: {said}");
 }

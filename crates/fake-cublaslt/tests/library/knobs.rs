@@ -1,8 +1,9 @@
 //! What tests can ask for that hurts, each in a process of its own, because variables are read once.
 
-use crate::caller::{Caller, LIBRARY, OK, addresses, in_a_process};
+use crate::caller::{Caller, LIBRARY, OK, addresses};
 use crate::operands::{Case, Operand};
 use cudarc::cublaslt::sys::{self, cublasStatus_t as Status, cudaDataType as Type};
+use dtrain_fake_common::trial::in_a_process;
 use std::sync::LazyLock;
 
 /// The bits of D, of products one after another, of numbers that are the same each time.

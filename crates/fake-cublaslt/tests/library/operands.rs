@@ -1,6 +1,7 @@
 //! Matrices of tests, made up and with room between columns, and the product of two by f64.
 
 use cudarc::cublaslt::sys::{self, cudaDataType as Type};
+use dtrain_fake_common::trial::about_zero;
 use half::{bf16, f16};
 
 /// Lies between columns, and must be there in the end.
@@ -20,13 +21,8 @@ impl Operand {
     /// Numbers about zero that are never the same, in columns that are so far apart.
     pub fn new(numbers: Type, [rows, columns]: [usize; 2], pitch: usize, seed: u32) -> Self {
         let mut it = Self::holding(numbers, [rows, columns], pitch, 0.0);
-        let mut state = seed.wrapping_mul(2_654_435_761) | 1;
-        for column in 0..columns {
-            for row in 0..rows {
-                state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
-                it.put(row, column, (state >> 8) as f32 / (1 << 23) as f32 - 1.0);
-            }
-        }
+        let places = (0..columns).flat_map(|column| (0..rows).map(move |row| (row, column)));
+        places.zip(about_zero(seed)).for_each(|((row, column), value)| it.put(row, column, value));
         it
     }
 

@@ -1,10 +1,10 @@
 //! Calls of the library of one convolution, with descriptors that are given back.
 
 use cudarc::cudnn::sys::{self, cudnnDataType_t as Type, cudnnStatus_t as Status};
+use dtrain_fake_common::trial::{about_zero, beside, open};
 use half::{bf16, f16};
 use libloading::Library;
 use std::ffi::c_int;
-use std::process::Command;
 use std::ptr::{from_ref, null_mut};
 use std::sync::LazyLock;
 
@@ -12,11 +12,7 @@ pub const OK: Status = Status::CUDNN_STATUS_SUCCESS;
 pub use sys::cudnnConvolutionFwdAlgoPerf_t as Offer;
 
 /// The library, which cargo builds beside this test. It stays open, so that its name means this file.
-pub static LIBRARY: LazyLock<Library> = LazyLock::new(|| {
-    let path = std::env::current_exe().expect("this binary").with_file_name("libfake_cudnn.so");
-    // SAFETY: the library of this workspace runs no code when it is opened.
-    unsafe { Library::new(&path) }.unwrap_or_else(|error| panic!("{}: {error}", path.display()))
-});
+pub static LIBRARY: LazyLock<Library> = LazyLock::new(|| open(&beside("libfake_cudnn.so")));
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Pass {
@@ -38,11 +34,7 @@ impl Tensor {
     pub fn new(numbers: Type, sizes: &[c_int], seed: u32) -> Self {
         let count = sizes.iter().product::<c_int>() as usize;
         let mut it = Self { numbers, sizes: sizes.to_vec(), memory: vec![0; count] };
-        let mut state = seed.wrapping_mul(2_654_435_761) | 1;
-        for place in 0..count {
-            state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
-            it.put(place, (state >> 8) as f32 / (1 << 23) as f32 - 1.0);
-        }
+        (0..count).zip(about_zero(seed)).for_each(|(place, value)| it.put(place, value));
         it
     }
 
@@ -198,45 +190,21 @@ impl Caller {
         let [at_x, at_w, at_y, at_bias] = self.tensors.each_ref().map(|it| it.at() as *mut _);
         let (room, bytes) = (workspace.as_mut_ptr().cast(), size_of_val(workspace));
         let ([x, y, bias], w, how, h) = (self.told, self.filter, self.how, self.handle);
+        // What both calls of the forward pass begin with.
+        macro_rules! forward {
+            ($call:ident $(, $more:expr)*) => {{
+                let by = std::mem::transmute::<u32, sys::cudnnConvolutionFwdAlgo_t>(number);
+                sys::$call(h, alpha, x, at_x, w, at_w, how, by, room, bytes, beta, y, at_y $(, $more)*)
+            }};
+        }
         // SAFETY: the numbers are those of the header; tensors lie there, or it is refused.
         unsafe {
-            let forward = || std::mem::transmute::<u32, sys::cudnnConvolutionFwdAlgo_t>(number);
             match pass {
-                Some(Pass::Forward) => sys::cudnnConvolutionForward(
-                    h,
-                    alpha,
-                    x,
-                    at_x,
-                    w,
-                    at_w,
-                    how,
-                    forward(),
-                    room,
-                    bytes,
-                    beta,
-                    y,
-                    at_y,
-                ),
-                None => sys::cudnnConvolutionBiasActivationForward(
-                    h,
-                    alpha,
-                    x,
-                    at_x,
-                    w,
-                    at_w,
-                    how,
-                    forward(),
-                    room,
-                    bytes,
-                    beta,
-                    y,
-                    at_y,
-                    bias,
-                    at_bias,
-                    self.activation,
-                    y,
-                    at_y,
-                ),
+                Some(Pass::Forward) => forward!(cudnnConvolutionForward),
+                None => {
+                    let activation = self.activation;
+                    forward!(cudnnConvolutionBiasActivationForward, bias, at_bias, activation, y, at_y)
+                }
                 Some(Pass::Inputs) => {
                     let by = std::mem::transmute::<u32, sys::cudnnConvolutionBwdDataAlgo_t>(number);
                     sys::cudnnConvolutionBackwardData(
@@ -265,17 +233,4 @@ impl Drop for Caller {
             assert_eq!(sys::cudnnDestroy(self.handle), OK);
         }
     }
-}
-
-/// Runs a test again in a process of its own, with these variables; nothing in that process itself.
-pub fn in_a_process(test: &str, variables: &[(&str, &str)], work: impl FnOnce()) {
-    if std::env::var("FAKE_CUDNN_TEST").is_ok_and(|name| name == test) {
-        return work();
-    }
-    let mut command = Command::new(std::env::current_exe().expect("this binary"));
-    command.args(["--exact", test, "--nocapture"]).env("FAKE_CUDNN_TEST", test);
-    let output = command.envs(variables.iter().copied()).output().expect("a child");
-    let said = String::from_utf8_lossy(&output.stdout);
-    assert!(output.status.success(), "{said}\n{}", String::from_utf8_lossy(&output.stderr));
-    assert!(said.contains("1 passed"), "there is no test {test}: {said}");
 }

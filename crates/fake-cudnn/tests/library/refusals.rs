@@ -1,11 +1,11 @@
 //! What is refused, what tests can ask for that hurts, and streams of the fake driver.
 
-use crate::caller::{Caller, LIBRARY, OK, Pass, in_a_process};
+use crate::caller::{Caller, LIBRARY, OK, Pass};
 use crate::convolutions::{deep, flat};
 use cudarc::cudnn::sys::{
     self, cudnnConvolutionMode_t as Mode, cudnnDataType_t as Type, cudnnStatus_t as Status,
 };
-use libloading::Library;
+use dtrain_fake_common::trial::{Streams, beside, in_a_process};
 use std::ffi::CStr;
 use std::sync::LazyLock;
 
@@ -124,32 +124,23 @@ fn great_results_that_are_off_by_a_bit() {
 
 #[test]
 fn a_convolution_is_done_in_the_order_of_its_stream() {
-    let path = std::env::current_exe().expect("this binary").with_file_name("libfake_cuda.so");
+    let path = beside("libfake_cuda.so");
     let driver = path.to_str().expect("a path of this machine");
     let variables = [("FAKE_CUDNN_DRIVER", driver), ("FAKE_CUDA_LAZY", "1")];
     in_a_process("refusals::a_convolution_is_done_in_the_order_of_its_stream", &variables, || {
         let mut it = flat(F32);
         it.tensors[2].put(0, f32::NAN);
-        // SAFETY: the types are those of cuda.h; tensors stay until the stream is through.
-        unsafe {
-            let driver = Library::new(&path).expect("cargo builds it beside this test");
-            let (mut context, mut stream) = (0usize, 0usize);
-            let take =
-                |name: &[u8]| *driver.get::<unsafe extern "C" fn(usize) -> u32>(name).expect("it has it");
-            assert_eq!(take(b"cuInit")(0), 0);
-            let two = |name: &[u8]| {
-                *driver.get::<unsafe extern "C" fn(*mut usize, u32) -> u32>(name).expect("it has it")
-            };
-            assert_eq!(two(b"cuDevicePrimaryCtxRetain")(&mut context, 0), 0);
-            assert_eq!(take(b"cuCtxSetCurrent")(context), 0);
-            assert_eq!(two(b"cuStreamCreate")(&mut stream, 1), 0);
-            assert_eq!(sys::cudnnSetStream(it.handle, 77 as sys::cudaStream_t), OK);
-            assert_eq!(it.run(Some(Pass::Forward), 0, &mut []), Status::CUDNN_STATUS_EXECUTION_FAILED);
-            assert_eq!(sys::cudnnSetStream(it.handle, stream as sys::cudaStream_t), OK);
-            assert_eq!(it.run(Some(Pass::Forward), 0, &mut []), OK);
-            assert!(it.tensors[2].get(0).is_nan(), "nobody has waited");
-            assert_eq!(take(b"cuStreamSynchronize")(stream), 0);
-            assert!(!it.tensors[2].get(0).is_nan());
-        }
+        let driver = Streams::of(&path);
+        let stream = driver.stream();
+        let puts = |stream: usize| {
+            // SAFETY: it is kept as a number, and judged when work is put on it.
+            unsafe { assert_eq!(sys::cudnnSetStream(it.handle, stream as sys::cudaStream_t), OK) };
+            it.run(Some(Pass::Forward), 0, &mut [])
+        };
+        assert_eq!(puts(77), Status::CUDNN_STATUS_EXECUTION_FAILED);
+        assert_eq!(puts(stream), OK);
+        assert!(it.tensors[2].get(0).is_nan(), "nobody has waited");
+        driver.wait(stream);
+        assert!(!it.tensors[2].get(0).is_nan());
     });
 }
