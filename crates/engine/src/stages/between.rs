@@ -25,7 +25,7 @@ impl Spot {
 }
 
 /// The buffers that gradients go through in a backward pass, and the one that holds the newest.
-pub(super) struct Buffers<'a, 'd, D: Device> {
+pub(super) struct Between<'a, 'd, D: Device> {
     pub device: &'d D,
     pub outer: D::Mut<'a>,
     pub ping: D::Mut<'a>,
@@ -51,7 +51,7 @@ fn lent<'b, D: Device>(device: &D, memory: &'b mut D::Mut<'_>, spot: Spot, len: 
 pub(super) type Lent<'a, D> =
     (<D as Device>::Mut<'a>, Option<<D as Device>::Mut<'a>>, Option<<D as Device>::Ref<'a>>);
 
-impl<D: Device> Buffers<'_, '_, D> {
+impl<D: Device> Between<'_, '_, D> {
     /// Lends a stage its gradients: nowhere to write for a stage that works in place, and for the first if nobody wants it.
     pub fn lend(&mut self, to: Option<Spot>, [x_len, y_len]: [usize; 2]) -> Lent<'_, D> {
         let Self { device, outer, ping, pong, goal, at } = self;

@@ -10,7 +10,7 @@
 //! A chain does not know the loss, nor whether it is the whole model.
 
 use super::apart::{Apart, sums_len};
-use super::between::{Buffers, Spot};
+use super::between::{Between, Spot};
 use super::lies::{Gradients, Inside, Parameters, Whole};
 use super::recomputed::Recomputed;
 use crate::describe::{Description, Part};
@@ -498,7 +498,7 @@ impl<D: Device> Chain<D> {
         let (pong, mut scratch) = D::split_mut(scratch, self.pong);
         let wanted = dx.is_some();
         let device = pass.device;
-        let mut gradients = Buffers::<D> { device, outer: dy, ping, pong, goal: dx, at: Spot::Outer };
+        let mut gradients = Between::<D> { device, outer: dy, ping, pong, goal: dx, at: Spot::Outer };
         let (saved_to, scratch_to) = (D::len_mut(&saved), D::len_mut(&scratch));
         for (i, child) in self.children.iter().enumerate().rev() {
             let [x_len, y_len] = child.per_row.map(|n| n * pass.rows);
