@@ -6,7 +6,7 @@
 use crate::config::{Config, Precision};
 use crate::own::Own;
 use dtrain_data::Opened;
-use dtrain_engine::{ExternalModel, ExternalTensor};
+use dtrain_engine::{ExternalModel, ExternalTensor, ProgramOnDevice};
 use dtrain_runtime::Program;
 use dtrain_types::{Fingerprint, Seed};
 use serde::{Deserialize, Serialize};
@@ -42,6 +42,12 @@ pub trait ExternalProgram: Sync {
     /// *Blocks* for as long as that takes. *Errors*: in the program's own words.
     fn build(&self, setup: &ExternalSetup) -> Result<ExternalParts, String>;
 
+    /// The passes of the model that was built, for a state in the host's memory.
+    fn passes(&self) -> Box<dyn ExternalModel>;
+
+    /// The passes of the model that was built for [`StatePlace::Gpu`].
+    fn passes_on_gpu(&self) -> Box<dyn ProgramOnDevice>;
+
     /// Hears, in the process that starts a run, in which folder that lies: before its first step, and when it goes on.
     ///
     /// *Errors*: what belongs there cannot be written.
@@ -72,6 +78,18 @@ pub enum Updates {
     Program,
 }
 
+/// Where the state of a model lies, its gradients with it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StatePlace {
+    /// In the host's memory.
+    Host,
+    /// On the GPU that computes, whose work is put on this stream: a `CUstream` of the GPU's primary context.
+    Gpu {
+        /// Its handle.
+        stream: u64,
+    },
+}
+
 /// How a model is made.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ExternalSetup {
@@ -83,6 +101,8 @@ pub struct ExternalSetup {
     pub threads: u32,
     /// The GPU that it computes on; none: the CPU.
     pub gpu: Option<u32>,
+    /// Where its state lies.
+    pub state: StatePlace,
     /// What products round their operands to, if the program leaves that to dtrain.
     pub precision: Precision,
     /// Rows of a micro-batch, at most.
@@ -97,8 +117,6 @@ pub struct ExternalSetup {
 
 /// A model that was made.
 pub struct ExternalParts {
-    /// Its passes.
-    pub model: Box<dyn ExternalModel>,
     /// Its tensors: parameters, then running statistics, then what its optimizer keeps.
     pub tensors: Vec<ExternalTensor>,
     /// The first values of its parameters.

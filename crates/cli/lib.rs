@@ -64,7 +64,9 @@ mod way_on;
 mod whole_file;
 
 pub use error::{CliError, Kind};
-pub use external::{Agreement, Brought, ExternalParts, ExternalProgram, ExternalSetup, Purpose, Updates};
+pub use external::{
+    Agreement, Brought, ExternalParts, ExternalProgram, ExternalSetup, Purpose, StatePlace, Updates,
+};
 pub use own::Own;
 pub use trained::export_parameters;
 pub use trainer::{train_external, train_own};

@@ -3,7 +3,7 @@
 //! The library is found where `dtrain doctor` finds it. It moves the memory of GPUs: ranks that train there compute their gradients
 //! in slots on their GPU, from which it takes them. For ranks of a CPU it is refused before anything is written.
 
-use crate::config::{Backend as Wish, Config, CudaList, HostCount, Problem};
+use crate::config::{Backend as Wish, Config, CudaList, HostCount, Offload, Problem};
 use crate::external::is_external;
 use crate::gpus::{Asking, Judged, TestVerdict, of_nccl, oldest};
 use dtrain_collective::{Backend, Geometry, Reduce};
@@ -45,7 +45,15 @@ impl ChosenBackend {
         hosts: HostCount,
         gpus: Option<&CudaList>,
     ) -> Result<(Self, Option<String>), Problem> {
+        // Where its state lies was said before.
+        let from_host = is_external(config) && config.offload != Offload::Nothing;
         match config.backend {
+            Wish::Auto if from_host => Ok((Self::Host, None)),
+            Wish::Nccl if from_host => {
+                let words =
+                    "gradients of a Python program whose state is in the host's memory go through the host";
+                Err(config.problem("backend", words).hint("leave it out, or write backend=host"))
+            }
             Wish::Host => Ok((Self::Host, None)),
             Wish::Nccl => Ok((Self::asked_for(config, hosts, gpus)?, None)),
             Wish::Auto => Ok(Self::by_test(config, hosts, gpus)),
@@ -56,7 +64,7 @@ impl ChosenBackend {
     fn by_test(config: &Config, hosts: HostCount, gpus: Option<&CudaList>) -> (Self, Option<String>) {
         let host =
             |why: String| (Self::Host, Some(format!("backend auto: gradients go through the host: {why}")));
-        let Some(list) = gpus.filter(|_| config.world.ranks > 1 && !is_external(config)) else {
+        let Some(list) = gpus.filter(|_| config.world.ranks > 1) else {
             return (Self::Host, None);
         };
         if gpus_of(list, config.world.ranks) < config.world.ranks {

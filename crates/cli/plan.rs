@@ -13,8 +13,8 @@ pub use on_paper::paper_gpu;
 use crate::bench_data;
 use crate::blueprint::{Blocks, Blueprint, misfit};
 use crate::config::{
-    Backend, ClassWeights, Config, DataFacts, DataKind, Length, Loss, Model, NamedMetrics, Oom, Problem,
-    Recompute, Rule, Schedule, Shape,
+    Backend, ClassWeights, Config, DataFacts, DataKind, Length, Loss, Model, NamedMetrics, Offload, Oom,
+    Problem, Recompute, Rule, Schedule, Shape,
 };
 use crate::error::CliError;
 use crate::external::{Agreement, Brought, Purpose, is_external};
@@ -46,6 +46,8 @@ pub struct Plan {
     pub brought: Option<Brought>,
     /// What carries the gradients, where that was left to dtrain.
     carried: Option<Backend>,
+    /// Where the state of a program's model lies on GPUs, where that was left to dtrain.
+    offload: Offload,
 }
 
 /// A replica to be asked for shapes; ranks make their own.
@@ -98,7 +100,16 @@ impl Plan {
             true => None,
             false => dtrain_data::class_distribution(opened.train.as_ref())?.map(named),
         };
-        let plan = Self { config: config.clone(), spec, batches, classes, opened, brought, carried: None };
+        let plan = Self {
+            config: config.clone(),
+            spec,
+            batches,
+            classes,
+            opened,
+            brought,
+            carried: None,
+            offload: config.offload,
+        };
         plan.metrics()?;
         Ok(plan)
     }

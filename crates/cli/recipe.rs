@@ -13,7 +13,7 @@ use crate::plan::{ExternalBuilt, Plan};
 use crate::rank_profile::{self, profile_of};
 use crate::rank_setup::RunSetup;
 use dtrain_cuda::{CudaDevice, Precision};
-use dtrain_engine::{Replica, device_fingerprint};
+use dtrain_engine::{DeviceReplica, Replica, device_fingerprint};
 use dtrain_protocol::{Profile, RankSetup};
 use dtrain_runtime::{ComputeParts, Fabric, RankParts, Recipe};
 use dtrain_types::MemberId;
@@ -31,10 +31,13 @@ pub struct ConfigRecipe {
 impl Recipe for ConfigRecipe {
     fn rank(&self, setup: &RankSetup, member: MemberId, arena: Option<OwnedFd>) -> Result<RankParts, String> {
         let run = RunSetup::read(setup)?;
-        let plan = Plan::open(&run.config()?, self.brought).map_err(|error| error.to_string())?;
+        let mut plan = Plan::open(&run.config()?, self.brought).map_err(|error| error.to_string())?;
+        // The ranks of one host were told; on several each host has its own GPUs.
+        plan.choose_offload(run.gpus.as_ref()).map_err(|problem| problem.to_string())?;
         let detect = plan.config.world.detect;
         // The library is this host's own, so every rank looks for it where it is.
-        let backend = ChosenBackend::choose(&plan.config, run.host_count(), run.gpus.as_ref());
+        let backend =
+            ChosenBackend::choose(&plan.told_places(&plan.config), run.host_count(), run.gpus.as_ref());
         let (backend, _) = backend.map_err(|problem| problem.to_string())?;
         let fabric = match &backend {
             ChosenBackend::Host => Some(self.fabric(member, arena)?),
@@ -44,10 +47,13 @@ impl Recipe for ConfigRecipe {
         let ranks = plan.config.world.ranks;
         let gpu = run.gpus.as_ref().map(|list| list.of_rank(member.0 % ranks, ranks));
         let BuiltReplica { replica, mut profile, over_nccl } = match (plan.external(), gpu) {
+            (Some(program), Some(gpu)) if plan.keeps_on_gpus() => {
+                on_gpu(gpu, || external_on_gpu(&plan, program, gpu, (backend, &run)))?
+            }
             (Some(program), gpu) => external(&plan, program, gpu, &run, fabric.as_ref())?,
             // Where it would be NCCL, the choice was an error.
             (None, None) => on_cpu(&plan, fabric.as_ref())?,
-            (None, Some(gpu)) => on_gpu(&plan, gpu, backend, &run.by_libraries)?,
+            (None, Some(gpu)) => on_gpu(gpu, || stages_on_gpu(&plan, gpu, backend, &run.by_libraries))?,
         };
         profile.sees_run_folder = run.sees_run_folder();
         if let Some(fabric) = over_nccl {
@@ -138,23 +144,47 @@ fn external(
     Ok(BuiltReplica { replica: Box::new(replica), profile: profile_of(fingerprint, device), over_nccl: None })
 }
 
-/// The same on the GPU of this number.
+/// What `build` makes on the GPU of this number.
 ///
 /// *Errors*: also what the device fails in, which its operations tell by a panic.
-fn on_gpu(
-    plan: &Plan,
-    number: u32,
-    backend: ChosenBackend,
-    by_libraries: &ByLibraries,
-) -> Result<BuiltReplica, String> {
-    let made = std::panic::catch_unwind(AssertUnwindSafe(|| try_on_gpu(plan, number, backend, by_libraries)));
+fn on_gpu(number: u32, build: impl FnOnce() -> Result<BuiltReplica, String>) -> Result<BuiltReplica, String> {
+    let made = std::panic::catch_unwind(AssertUnwindSafe(build));
     made.unwrap_or_else(|panic| match panic.downcast::<String>() {
         Ok(words) => Err(format!("cuda:{number}: {words}")),
         Err(panic) => std::panic::resume_unwind(panic),
     })
 }
 
-fn try_on_gpu(
+/// A replica whose passes another program makes on the GPU of this number, where its state is.
+fn external_on_gpu(
+    plan: &Plan,
+    program: &'static dyn ExternalProgram,
+    number: u32,
+    (backend, run): (ChosenBackend, &RunSetup),
+) -> Result<BuiltReplica, String> {
+    let gpu = open_gpu(number).map_err(|error| format!("cuda:{number}: {error}"))?;
+    let built = plan.external_on_gpu(program, (number, &gpu)).map_err(|error| error.to_string())?;
+    let ExternalBuilt { replica, fingerprint, device, agreement } = built;
+    run.external.as_ref().map_or(Ok(()), |expected| expected.check(&agreement))?;
+    let over_nccl = over_nccl(plan, backend, &replica).map_err(|error| format!("cuda:{number}: {error}"))?;
+    Ok(BuiltReplica { replica: Box::new(replica), profile: profile_of(fingerprint, device), over_nccl })
+}
+
+/// The fabric of a replica on a GPU, if gradients go over NCCL.
+fn over_nccl(
+    plan: &Plan,
+    backend: ChosenBackend,
+    replica: &DeviceReplica<CudaDevice>,
+) -> Result<Option<Box<dyn Fabric>>, String> {
+    let ChosenBackend::Nccl(library) = backend else { return Ok(None) };
+    let (computes, detect) = (replica.device().stream(), plan.config.world.detect);
+    let fabric = NcclFabric::new(library, detect, computes, plan.slots(replica.about().gradient_len()));
+    let fabric = fabric.map_err(|error| error.to_string())?;
+    Ok(Some(Box::new(fabric.cut_at(plan.cuts(replica.about())))))
+}
+
+/// A replica made of stages on the GPU of this number.
+fn stages_on_gpu(
     plan: &Plan,
     number: u32,
     backend: ChosenBackend,
@@ -179,16 +209,7 @@ fn try_on_gpu(
     gpu.context().forget_peak();
     let libraries = by_libraries.open(&gpu).map_err(|error| fail(error.to_string()))?;
     let (replica, blocks) = plan.cuda_replica(&gpu, &libraries).map_err(|error| error.to_string())?;
-    let over_nccl: Option<Box<dyn Fabric>> = match backend {
-        ChosenBackend::Host => None,
-        ChosenBackend::Nccl(library) => {
-            let (computes, detect) = (replica.device().stream(), plan.config.world.detect);
-            let fabric =
-                NcclFabric::new(library, detect, computes, plan.slots(replica.about().gradient_len()));
-            let fabric = fabric.map_err(|error| fail(error.to_string()))?;
-            Some(Box::new(fabric.cut_at(plan.cuts(replica.about()))))
-        }
-    };
+    let over_nccl = over_nccl(plan, backend, &replica).map_err(fail)?;
     let note = if blocks == Blocks::Twice { ", blocks computed twice" } else { "" };
     let profile = profile_of(fingerprint, format!("cuda:{number} {}{note}", about.name));
     Ok(BuiltReplica { replica: Box::new(replica), profile, over_nccl })

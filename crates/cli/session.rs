@@ -325,7 +325,7 @@ impl Session {
             .map_err(|error| CliError::usage(error.to_string()).hint("detect=1s is the default"))?;
         tracing::info!(%timeouts, "timeouts");
         // Ranks of several hosts have no memory in common, and those on GPUs keep their state there.
-        let on_gpus = self.cuda.is_some() && self.plan.external().is_none();
+        let on_gpus = self.cuda.is_some() && self.plan.keeps_on_gpus();
         // Updates that take parameters together are made as a whole, by each rank.
         let is_whole = !config.optimizer.rule.in_shares();
         let sharded = config.world.redundancy.is_some();
@@ -372,7 +372,8 @@ impl Session {
         // As it lies in the folder: whoever goes on with the run, by whatever words, says the same.
         let (gpus, told) = (self.cuda.clone(), self.plan.config.told(&self.run.name));
         // The ranks of one host are told what was chosen, so that all of them choose alike.
-        let told = if lead.is_none() { told.carried_by(self.backend.kind()) } else { told };
+        let told =
+            if lead.is_none() { self.plan.told_places(&told.carried_by(self.backend.kind())) } else { told };
         let yaml = told.to_yaml();
         let external = self.agreement.clone();
         let by_libraries = self.by_libraries.clone();

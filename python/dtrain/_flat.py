@@ -26,11 +26,27 @@ _AS_IN_THE_TRIAL = (
 )
 
 
-def at(address: int, length: int) -> torch.Tensor:
-    """The floats at an address, which somebody else keeps."""
+class _There:
+    """Numbers at an address of a GPU, as PyTorch asks for them."""
+
+    def __init__(self, address: int, length: int, kind: str) -> None:
+        self.__cuda_array_interface__ = {"shape": (length,), "typestr": kind, "data": (address, False), "version": 3}
+
+
+#: The kinds of numbers that are found by their addresses.
+_KINDS = {torch.float32: ("<f4", ctypes.c_float), torch.float64: ("<f8", ctypes.c_double)}
+
+_CPU = torch.device("cpu")
+
+
+def at(address: int, length: int, device: torch.device = _CPU, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    """The numbers at an address, which somebody else keeps: no copy."""
     if length == 0:
-        return torch.empty(0)
-    return torch.frombuffer((ctypes.c_float * length).from_address(address), dtype=torch.float32)
+        return torch.empty(0, device=device, dtype=dtype)
+    there, here = _KINDS[dtype]
+    if device.type == "cpu":
+        return torch.frombuffer((here * length).from_address(address), dtype=dtype)
+    return torch.as_tensor(_There(address, length, there), device=device)
 
 
 def _same_bits(one: torch.Tensor, other: torch.Tensor) -> bool:
@@ -96,6 +112,8 @@ class FlatModule:
             end += parameter.numel()
         self.length = end
         self.stats_length = sum(buffer.tensor.numel() for buffer in self.statistics)
+        #: Where the state lies, and gradients go.
+        self.home = _CPU
         self._modes = [(module, module.training) for module in net.modules()]
         self._bound: Tuple[int, int] = (0, -1)
         self._slots: Dict[int, Tuple[List[torch.Tensor], torch.Tensor]] = {}
@@ -191,10 +209,11 @@ class FlatModule:
 
     # Passes.
 
-    def prepare(self, device: torch.device) -> None:
-        """Takes its places on a device, and listens for gradients."""
+    def prepare(self, device: torch.device, home: torch.device) -> None:
+        """Takes its places on a device, and listens for gradients. The state is at home on that device, or on the host."""
         self.net.to(device)
-        self._in_place = [parameter.dtype == torch.float32 and parameter.device.type == "cpu" for _, parameter in self.parameters]
+        self.home = home
+        self._in_place = [parameter.dtype == torch.float32 and parameter.device == home for _, parameter in self.parameters]
         self._flat_stats = torch.empty(self.stats_length, device=device)
         end = 0
         for buffer in self.statistics:
@@ -248,7 +267,7 @@ class FlatModule:
         """Turns to the state after so many updates, whose parameters and statistics lie at these addresses."""
         address, known = self._bound
         if address != parameters or known != applied:
-            flat = at(parameters, self.length)
+            flat = at(parameters, self.length, self.home)
             moved = address != parameters
             for (_, parameter), (begin, end), in_place in zip(self.parameters, self.offsets, self._in_place):
                 if in_place and moved:
@@ -257,14 +276,14 @@ class FlatModule:
                     parameter.data.copy_(flat[begin:end].view(parameter.shape))
             self._bound = (parameters, applied)
         if self.stats_length:
-            self._flat_stats.copy_(at(stats, self.stats_length))
+            self._flat_stats.copy_(at(stats, self.stats_length, self.home))
         for buffer, first in self.counters:
             buffer.tensor.fill_(first + applied)
 
     def first_state(self) -> Tuple[torch.Tensor, torch.Tensor]:
         """Parameters and statistics, as model() made them, in memory of their own."""
-        parameters = torch.cat([parameter.detach().float().cpu().reshape(-1) for _, parameter in self.parameters])
-        return parameters, self._flat_stats.cpu().clone()
+        parameters = torch.cat([parameter.detach().float().to(self.home).reshape(-1) for _, parameter in self.parameters])
+        return parameters, self._flat_stats.to(self.home).clone()
 
     def forget(self) -> None:
         """The memory of the last passes is no longer there."""
@@ -277,7 +296,7 @@ class FlatModule:
         if slot is None:
             if len(self._slots) >= 256:
                 self._slots.clear()
-            flat = at(to, self.length + self.stats_length)
+            flat = at(to, self.length + self.stats_length, self.home)
             views = [flat[begin:end].view(parameter.shape) for (_, parameter), (begin, end) in zip(self.parameters, self.offsets)]
             slot = self._slots[to] = (views, flat[self.length :])
         self._views = slot[0]

@@ -27,6 +27,10 @@ _LONGEST = 3_600
 _LESS_MEMORY = "; hint: a smaller micro_batch takes less memory (and gives other bits), and so do fewer ranks, or torch.utils.checkpoint"
 #: What dtrain itself measures.
 _TAKEN = ("loss", "f1", "precision", "recall", "rmse", "mae", "r2", "perplexity")
+#: A variable of the tests: GPUs are those of a stand-in, whose memory PyTorch reaches on the CPU.
+_STAND_IN = "DTRAIN_TEST_STAND_IN_GPUS"
+#: How many updates a state has, and where its parameters and its statistics lie.
+State = Tuple[int, int, int]
 #: The oldest PyTorch that will do.
 _TORCH = (2, 6)
 
@@ -109,6 +113,8 @@ class Program:
             loop.program = self
         self._opened: Optional[Tuple[Any, Any]] = None
         self.updates: Any = None
+        #: Whether the state lies where the passes are made, and not with the host; the stream on which they are then.
+        self.there, self.stream = False, None  # type: bool, Any
 
     def _datasets(self) -> Tuple[Any, Any]:
         if self._opened is None:
@@ -141,6 +147,14 @@ class Program:
             "parameters": flat.first_values()[0],
             "stats": flat.first_values()[1],
         }
+        gpu = setup["gpu"]
+        if gpu is not None and os.environ.get(_STAND_IN):
+            # dtrain's driver is the stand-in that its tests have: the memory of its GPUs is this process's.
+            gpu, self.there = None, setup["stream"] is not None
+        elif setup["stream"] is not None:
+            self.there = True
+            self.stream = torch.cuda.ExternalStream(setup["stream"], device=gpu)
+        self.device = torch.device("cpu" if gpu is None else f"cuda:{gpu}")
         threads = setup["threads"]
         if setup["trains"]:
             self.threads = threads
@@ -148,8 +162,6 @@ class Program:
             self._set_threads()
         if setup["updates"]:
             self._updates_by(flat, told)
-        gpu = setup["gpu"]
-        self.device = torch.device("cpu" if gpu is None else f"cuda:{gpu}")
         where = "cpu" if gpu is None else torch.cuda.get_device_name(gpu).replace(" ", "-")
         capability = torch.backends.cpu.get_cpu_capability().replace(" ", "-") if gpu is None else "cuda"
         told["device"] = f"cpu, PyTorch {torch.__version__}" if gpu is None else f"cuda:{gpu} {torch.cuda.get_device_name(gpu)}"
@@ -158,7 +170,16 @@ class Program:
             told["fingerprint"] = (name, bytes(32))
             return told
         self.reader = Reader(self._datasets()[0], self.collate, self.seed, setup["workers"])
-        flat.prepare(self.device)
+        with self._on_stream():
+            self._try_out(setup, name, told)
+        return told
+
+    def _try_out(self, setup: Dict[str, Any], name: str, told: Dict[str, Any]) -> None:
+        """Tries what a rank will compute, and tells by what others know it."""
+        import torch
+
+        flat = self.flat
+        flat.prepare(self.device, self.device if self.there else torch.device("cpu"))
         halves = {"bf16": torch.bfloat16, "f16": torch.float16}.get(setup["precision"])
         self.autocast = halves
         # The parameters lie in it until the first micro-batch of the training.
@@ -175,7 +196,16 @@ class Program:
         else:
             # What a loop of one's own computes is known when it does.
             told["fingerprint"] = (name if self.bits else "torch-whatever-it-computes", bytes(32))
-        return told
+
+    @property
+    def on_queue(self) -> bool:
+        """Whether what is computed is put on the stream of dtrain's device."""
+        return self.stream is not None
+
+    def _on_stream(self) -> "contextlib.AbstractContextManager[Any]":
+        import torch
+
+        return contextlib.nullcontext() if self.stream is None else torch.cuda.stream(self.stream)
 
     def _module(self) -> Any:
         import torch
@@ -218,17 +248,39 @@ class Program:
         self.reader.announce((step, micro_batch), indices)
 
     @_in_own_words
-    def compute(
-        self, place: Place, applied: int, state: Tuple[int, int], to: int, scale: float, indices: List[int]
-    ) -> Tuple[float, float, int, int]:
-        """A micro-batch of the training: its gradient goes to an address."""
+    def compute(self, place: Place, state: State, to: int, scale: float, indices: List[int]) -> Tuple[float, float, int, int]:
+        """A micro-batch of the training: its gradient goes to an address of the host."""
+        loss, weight = self._computed(place, state, to, None if scale == 1.0 else scale, indices)
+        return loss.item(), float(weight), 0, 0
+
+    @_in_own_words
+    def compute_there(self, place: Place, state: State, places: Tuple[int, int, Optional[int]], indices: List[int]) -> None:
+        """A micro-batch of the training, on the device where the state is: so are the places for the gradient, for what the loss comes to, and
+        of what it is multiplied by. Nobody waits for the device."""
+        import torch
+        from ._flat import at
+
+        to, sums, scale = places
+        with self._on_stream():
+            factor = None if scale is None else at(scale, 1, self.device)[0]
+            loss, weight = self._computed(place, state, to, factor, indices)
+            told = at(sums, 3, self.device, torch.float64)
+            told[0].copy_(loss.detach().reshape(()))
+            if isinstance(weight, torch.Tensor):
+                told[1].copy_(weight.detach().reshape(()))
+            else:
+                told[1].fill_(weight)
+            told[2].fill_(0.0)
+
+    def _computed(self, place: Place, state: State, to: int, scale: Any, indices: List[int]) -> Tuple[Any, Any]:
         self._set_threads()
-        self.flat.read_state(applied, *state)
+        self.flat.read_state(*state)
         self._kept = None
-        self._applied = applied
+        self._applied = state[0]
         return self._pass(place, self.reader.take(place, indices), to, scale, len(indices))
 
-    def _pass(self, place: Place, batch: Any, to: int, scale: float, rows: int) -> Tuple[float, float, int, int]:
+    def _pass(self, place: Place, batch: Any, to: int, scale: Any, rows: int) -> Tuple[Any, Any]:
+        """Loss and weight of a micro-batch, and its gradient at an address. ``scale`` is what the loss is multiplied by before, if it is."""
         self.flat.begin(to, rows)
         seed_all(seed_of(self.seed, COMPUTING, place))
         self._scale = scale
@@ -238,16 +290,24 @@ class Program:
             on_device = moved(batch, self.device) if self.device.type != "cpu" else batch
             loss, weight = self.loop.loss_of(place, on_device, self._applied)
         self.flat.end()
-        return loss, weight, 0, 0
+        return loss, weight
 
-    def passed(self, loss: Any, weight: float) -> Tuple[float, float]:
-        """The backward pass of a loss; what it is."""
+    def enter(self) -> None:
+        """Has this thread, on which a loop of one's own runs, compute where dtrain's does."""
+        import torch
+
+        if not hasattr(self._told, "threads") and self.stream is not None:
+            torch.cuda.set_stream(self.stream)
+        self._set_threads()
+
+    def passed(self, loss: Any, weight: Any) -> Tuple[Any, Any]:
+        """The backward pass of a loss; the two as they are."""
         if not loss.requires_grad:
             raise ProgramError("the loss is a number that no parameter is behind: is it detached, or under torch.no_grad()?")
-        (loss if self._scale == 1.0 else loss * self._scale).backward()
-        return loss.item(), float(weight)
+        (loss if self._scale is None else loss * self._scale).backward()
+        return loss, weight
 
-    def _loss(self, batch: Any, of: Optional[Callable[[Any, Any], Any]] = None) -> Tuple[Any, float]:
+    def _loss(self, batch: Any, of: Optional[Callable[[Any, Any], Any]] = None) -> Tuple[Any, Any]:
         import torch
 
         batch = moved(batch, self.device) if self.device.type != "cpu" else batch
@@ -266,17 +326,20 @@ class Program:
         if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
             shape = list(loss.shape) if isinstance(loss, torch.Tensor) else type(loss).__name__
             raise ProgramError(f'the loss is {shape}, and has to be one number: reduction="sum", or .sum()')
-        return loss, float(weight)
+        # A number that is on a GPU stays there.
+        return loss, weight if isinstance(weight, torch.Tensor) else float(weight)
 
     @_in_own_words
-    def evaluate(
-        self, applied: int, state: Tuple[int, int], indices: List[int]
-    ) -> Tuple[Tuple[float, float, int, int], List[Tuple[float, float]]]:
+    def evaluate(self, state: State, indices: List[int]) -> Tuple[Tuple[float, float, int, int], List[Tuple[float, float]]]:
         """The loss of held-out samples, how many are right of how many, and the other metrics, each with its weight."""
+        with self._on_stream():
+            return self._evaluated(state, indices)
+
+    def _evaluated(self, state: State, indices: List[int]) -> Tuple[Tuple[float, float, int, int], List[Tuple[float, float]]]:
         import torch
 
         self._set_threads()
-        self.flat.read_state(applied, *state)
+        self.flat.read_state(*state)
         seed_all(seed_of(self.seed, COMPUTING, (0, 0)))
         batch = collated(self._datasets()[1], self.collate, indices)
         self.flat.evaluating()
@@ -291,7 +354,7 @@ class Program:
                 own = [self._metric(metric, on_device) for metric in self.own_metrics]
         finally:
             self.flat.training()
-        return (loss.item(), weight, int(counted), int(correct)), own
+        return (loss.item(), float(weight), int(counted), int(correct)), own
 
     def _metric(self, metric: str, batch: Any) -> Tuple[float, float]:
         given = self.metrics[metric](self.flat.net, batch)
@@ -311,6 +374,8 @@ class Program:
         if not hasattr(self._told, "threads"):
             self._told.threads = self.threads
             torch.set_num_threads(self.threads)
+            if self.device.type == "cuda":
+                torch.cuda.set_device(self.device)
             if _compiles():
                 import torch._dynamo
 
@@ -325,13 +390,13 @@ class Program:
         import torch
 
         data, val = self._datasets()
-        to = torch.empty(self.flat.length + self.flat.stats_length)
+        to = torch.empty(self.flat.length + self.flat.stats_length, device=self.flat.home)
         at = (parameters.data_ptr(), stats.data_ptr())
         for size in _sizes(len(data), micro_batch):
             self.flat.read_state(0, *at)
-            self._pass((0, 0), collated(data, self.collate, list(range(size))), to.data_ptr(), 1.0, size)
+            self._pass((0, 0), collated(data, self.collate, list(range(size))), to.data_ptr(), None, size)
         for size in _sizes(len(val) if val is not None else 0, micro_batch):
-            self.evaluate(0, at, list(range(size)))
+            self.evaluate((0, *at), list(range(size)))
         self.flat.forget()
 
     def _try(self, micro_batch: int, parameters: Any, stats: Any) -> bytes:
@@ -348,9 +413,9 @@ class Program:
         def once() -> Tuple[torch.Tensor, float]:
             seed_all(seed_of(self.seed, 1, place))
             batch = collated(data, self.collate, indices)
-            to = torch.empty(flat.length + flat.stats_length)
+            to = torch.empty(flat.length + flat.stats_length, device=flat.home)
             flat.read_state(0, parameters.data_ptr(), stats.data_ptr())
-            loss = self._pass(place, batch, to.data_ptr(), 1.0, len(indices))[0]
+            loss = self._pass(place, batch, to.data_ptr(), None, len(indices))[0].item()
             flat.forget()
             return to, loss
 
@@ -363,7 +428,7 @@ class Program:
             from . import _native
 
             flat.settle = _native.settle
-        return hashlib.blake2b(one.numpy().tobytes(), digest_size=32).digest()
+        return hashlib.blake2b(one.cpu().numpy().tobytes(), digest_size=32).digest()
 
     def _difference(self, one: Any, other: Any, loss: float, again: float) -> str:
         names = []
@@ -401,7 +466,7 @@ class Program:
                 for part in (indices, indices[:half], indices[half:]):
                     seed_all(seed_of(self.seed, 1, (0, 0)))
                     loss, weight = self._loss(collated(data, self.collate, part))
-                    parts.append((loss.item(), weight))
+                    parts.append((loss.item(), float(weight)))
         finally:
             self.flat.training()
         (whole, weight), *halves = parts
@@ -436,6 +501,9 @@ def moved(batch: Any, device: Any) -> Any:
     """A batch on a device: tensors in tuples, lists and dicts."""
     import torch
 
+    if isinstance(batch, torch.Tensor) and batch.device.type == "cpu" and device.type == "cuda":
+        # From memory that stays where it is nobody waits for the copy.
+        return batch.pin_memory().to(device, non_blocking=True)
     if isinstance(batch, torch.Tensor) or hasattr(batch, "to"):
         return batch.to(device, non_blocking=True)
     if isinstance(batch, Mapping):

@@ -89,6 +89,7 @@ class _Loop:
 
     def begin(self, number: int) -> None:
         self.last, self.request, self.waiting = number, None, True
+        self.program.enter()
 
     def answer(self, loss: Any, weight: float) -> None:
         if not self.waiting:

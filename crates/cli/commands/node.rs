@@ -244,13 +244,18 @@ fn host_plan(
     }
     let timeouts = config.world.timeouts(HostCount::Several).map_err(|error| foreign(error.to_string()))?;
     let chosen = choose_here(&config, ON_SEVERAL_HOSTS)?;
-    let plan = Plan::open(&config, brought)?;
+    let mut plan = Plan::open(&config, brought)?;
+    let offloaded = plan.choose_offload(chosen.cuda().as_ref())?;
     let Prototype { replica, external } = plan.prototype(&chosen)?;
     let voice = Voice::of(arguments.train.output);
     match (&external, &run.external) {
         (Some((_, found)), Some(expected)) => expected.check(found).map_err(CliError::usage)?,
-        _ => chosen.prepare(&config, |words| voice.say(words))?,
+        _ => {}
     }
+    if plan.keeps_on_gpus() {
+        chosen.prepare(&config, |words| voice.say(words))?;
+    }
+    offloaded.iter().for_each(|words| voice.say(words));
     let own = uplink.own_address().map_err(|error| foreign(error.to_string()))?;
     let listen = hosts.bind.unwrap_or(own);
     hosts.check_ports(listen, config.world.ranks)?;
@@ -272,7 +277,8 @@ fn host_plan(
     let slot = replica.about().slot_len(micro_batches);
     let geometry = Geometry::bound(slot, micro_batches, plan.config.reduce);
     let memory = |problem| CliError::failed(problem).hint("fewer ranks or a smaller model need less memory");
-    let (backend, _) = ChosenBackend::choose(&config, HostCount::Several, chosen.cuda().as_ref())?;
+    let (backend, _) =
+        ChosenBackend::choose(&plan.told_places(&config), HostCount::Several, chosen.cuda().as_ref())?;
     let arena = match &backend {
         ChosenBackend::Host => Some(new_arena(WorldSize(ranks), geometry, None).map_err(memory)?),
         ChosenBackend::Nccl(_) => None,

@@ -57,22 +57,26 @@ pub fn run(
     };
     let mut plan = Plan::open(&request.config, brought)?;
     let chosen = chosen.unless(plan.check_device(), &request.config)?;
-    let (backend, carried_why) = ChosenBackend::choose(&request.config, several, chosen.cuda().as_ref())?;
+    let offloaded = plan.choose_offload(chosen.cuda().as_ref())?;
+    let placed = plan.told_places(&request.config);
+    let (backend, carried_why) = ChosenBackend::choose(&placed, several, chosen.cuda().as_ref())?;
     plan.carried_by(&backend);
     let in_shards = plan.choose_state(&chosen)?;
     let (backend, carried_why) = match plan.backend() == backend.kind() {
         true => (backend, carried_why),
-        false => ChosenBackend::choose(&plan.config, several, chosen.cuda().as_ref())?,
+        false => ChosenBackend::choose(&plan.told_places(&plan.config), several, chosen.cuda().as_ref())?,
     };
     let mut prototype = plan.prototype(&chosen)?;
     if arguments.describe {
         return print_json(&Described::of(&plan, prototype.replica.as_ref())?.to_json()).map(|()| None);
     }
     let voice = Voice::of(arguments.output);
-    // A program of its own knows how to use a GPU.
+    // A program of its own knows how to use a GPU, and dtrain how to keep a state there.
     let stages_on = chosen.cuda().filter(|_| plan.external().is_none());
     if stages_on.is_some() {
         plan.check_device()?;
+    }
+    if plan.keeps_on_gpus() {
         chosen.prepare(&plan.config, |words| voice.say(words))?;
     }
     let shrunk = match (&stages_on, plan.config.oom) {
@@ -159,6 +163,7 @@ pub fn run(
         .chain(&chosen.note())
         .chain(&carried)
         .chain(&carried_why)
+        .chain(&offloaded)
         .chain(&libraries)
     {
         voice.say(&format!("  note: {note}"));

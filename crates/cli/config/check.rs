@@ -314,10 +314,6 @@ fn torch(config: &Config, problems: &mut Vec<Problem>) {
         let problem = config.problem("isolation", "the ranks of a Python program are processes");
         problems.push(problem.hint("leave it out, or write isolation=process"));
     }
-    if config.backend == Backend::Nccl {
-        let problem = config.problem("backend", "gradients of a Python program go through the host");
-        problems.push(problem.hint("leave it out, or write backend=host"));
-    }
 }
 
 fn images(config: &Config, problems: &mut Vec<Problem>) {

@@ -23,6 +23,17 @@ words!(
     }
 );
 words!(
+    /// Where the state of a Python program that trains on GPUs lies.
+    Offload {
+        /// On its GPU, where dtrain has what it needs for that, else in the host's memory.
+        Auto = "auto",
+        /// On its GPU.
+        Nothing = "none",
+        /// In the host's memory, where the updates are made.
+        State = "state",
+    }
+);
+words!(
     /// Which reader of data.
     DataKind {
         /// The handwritten digits inside the binary.

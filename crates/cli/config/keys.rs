@@ -6,8 +6,8 @@
 //! above it. The table does not know how a value is used.
 
 use super::choice::{
-    Backend, DataKind, Isolation, Kernels, LossKind, ModelKind, Oom, OptimizerKind, Recompute, ScheduleKind,
-    StemKind, TrackerKind,
+    Backend, DataKind, Isolation, Kernels, LossKind, ModelKind, Offload, Oom, OptimizerKind, Recompute,
+    ScheduleKind, StemKind, TrackerKind,
 };
 use super::value::{ANY, BELOW_ONE, FRACTION, NOT_NEGATIVE, POSITIVE, Type};
 use super::{LrScaling, Precision, Reduce, Wire};
@@ -145,6 +145,9 @@ pub static KEYS: &[Key] = &[
         "what products, convolutions and attention round their operands to; bf16, f16: on GPUs"),
     Key::new("kernels", Type::Choice(Kernels::NAMES), "auto", Free,
         "what multiplies large matrices and convolves in bf16 and f16 on GPUs; auto: cuBLASLt and cuDNN where they are faster, by algorithms that are chosen once and kept with the run; own: dtrain's kernels alone, whose bits no library moves"),
+    Key::new("offload", Type::Choice(Offload::NAMES), "auto", Free,
+        "on GPUs, where parameters, gradients and the optimizer's state of a Python program lie, with the same bits; none: on the GPU; state: in the host's memory, which takes less of the GPU's; auto: on the GPU where dtrain finds NVRTC and has the optimizer there")
+        .when("data.kind", &["torch"]),
     Key::new("recompute", Type::Choice(Recompute::NAMES), "auto", Free,
         "activation checkpointing: blocks of gpt and gpt2 keep nothing for the backward pass but compute it again, for less memory and the same bits; auto: where a GPU has no room otherwise"),
     Key::new("oom", Type::Choice(Oom::NAMES), "stop", Free,

@@ -29,8 +29,8 @@ mod write;
 pub use batch::{Batch, Machine};
 pub use check::{DataFacts, NamedMetrics};
 pub use choice::{
-    Backend, DataKind, Isolation, Kernels, LossKind, ModelKind, Oom, OptimizerKind, Recompute, ScheduleKind,
-    StemKind, TrackerKind,
+    Backend, DataKind, Isolation, Kernels, LossKind, ModelKind, Offload, Oom, OptimizerKind, Recompute,
+    ScheduleKind, StemKind, TrackerKind,
 };
 pub use devices::{CudaList, Devices, WrongDevices};
 pub use dtrain_cuda::Precision;
@@ -76,6 +76,8 @@ pub struct Config {
     pub precision: Precision,
     /// What computes large products of halves on GPUs.
     pub kernels: Kernels,
+    /// Where the state of a Python program that trains on GPUs lies.
+    pub offload: Offload,
     /// Whether blocks of the model are computed twice to save memory.
     pub recompute: Recompute,
     /// What is done about a micro-batch that a GPU has no room for.
@@ -130,6 +132,7 @@ impl Config {
             length: batch::length(r),
             precision: parts::choice(r, "precision", Precision::from_name),
             kernels: parts::choice(r, "kernels", Kernels::from_name),
+            offload: r.text("offload").and_then(Offload::from_name).unwrap_or(Offload::Auto),
             recompute: parts::choice(r, "recompute", Recompute::from_name),
             oom: parts::choice(r, "oom", Oom::from_name),
             reduce: parts::choice(r, "reduce", Reduce::from_name),
@@ -218,6 +221,12 @@ impl Config {
     #[must_use]
     pub fn carried_by(&self, backend: Backend) -> Self {
         self.with([("backend", Value::Word(backend.name()))])
+    }
+
+    /// The same, with the state of a Python program there.
+    #[must_use]
+    pub fn offloading(&self, offload: Offload) -> Self {
+        self.with([("offload", Value::Word(offload.name()))])
     }
 
     /// Whether ranks keep whole states, or shards where these alone fit.

@@ -20,7 +20,7 @@ pub use conformance::answer as answer_test;
 pub use inventory::Inventory;
 pub use judged::{Judged, TestVerdict};
 pub use listed::listed;
-pub use open::open_gpu;
+pub use open::{can_compute_here, open_gpu};
 pub use pinned::{ByLibraries, KeptPins, Pinned, by_libraries};
 pub use room::{answer as answer_room, most_rows};
 pub use verdict::{Asking, of_child, of_nccl};

@@ -94,6 +94,13 @@ impl Chosen {
     }
 }
 
+/// Whether what dtrain's own kernels need is on this host: the driver, and the compiler.
+///
+/// *Errors*: what is missing, in a sentence for people. *Blocks* while they are looked for.
+pub fn can_compute_here() -> Result<(), String> {
+    Tools::find().map(drop)
+}
+
 fn prepare(list: &CudaList, tell_people: impl Fn(&str)) -> Result<(), String> {
     let tools = Tools::find()?;
     let mut architectures = BTreeSet::new();

@@ -70,6 +70,20 @@ impl About {
             memory: MemoryTable::of(lengths),
         }
     }
+
+    /// A replica of a program that makes the passes, with these buffers and so many metrics of the program's own.
+    pub(crate) fn of_program(layout: Layout, lengths: &BufferLengths, own_metrics: usize) -> Self {
+        Self {
+            layout,
+            state: lengths.state,
+            min_rows: 1,
+            group: 1,
+            outputs: 0,
+            windows: None,
+            own_metrics,
+            memory: MemoryTable::of(lengths),
+        }
+    }
 }
 
 /// Where the memory of a replica goes, for people.

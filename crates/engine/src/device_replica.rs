@@ -1,44 +1,52 @@
-//! A replica of a model made of stages, on a device with memory of its own.
+//! A replica on a device with memory of its own: its passes are made of stages, or by another program in this process.
 //!
 //! Batches go to the device and gradients come back: a rank's peers see gradients on the host, whatever made them. The
 //! state stays on the device; the host has a copy of it that is brought up to date when somebody wants to look. All
-//! memory is taken when the replica is made.
+//! memory is taken when the replica is made, but that of another program's passes.
 
 mod brought;
+mod by_program;
+mod by_stages;
 mod gathering;
 mod keeping;
+mod making;
 mod sharding;
 mod windows;
 
 use crate::OwnMemory;
 use crate::about::{About, BufferLengths};
-use crate::batch::{BatchFigures, BatchView, EvaluationCounts, Inputs, Targets};
-use crate::device::{LossSums, Outputs, Rows};
-use crate::device_feeds::Feeds;
+use crate::batch::{BatchFigures, BatchView, EvaluationCounts, Inputs};
+use crate::device::LossSums;
 use crate::device_shards::DeviceShards;
 use crate::error::EngineError;
+use crate::external::{ExternalTensor, external_layout};
 use crate::flat::Flat;
 use crate::gathering::{BringsParameters, Gathering};
 use crate::gradient::{Gradient, MicroBatchGroup};
-use crate::groups::Runs;
+use crate::groups::{Grouping, Runs};
 use crate::keeping::{Keeping, Kept};
 use crate::layout::Section;
-use crate::loss::{Loss, expect_length};
-use crate::loss_scale::LossScale;
+use crate::lends_memory::LendsMemory;
+use crate::loss::expect_length;
+use crate::loss_scale::{LossScale, LossScaling};
 use crate::model::Model;
 use crate::optimizer::{Buffers, Keeps, Optimizer};
-use crate::passes::{self, Room, Training};
+use crate::passes;
+use crate::program_on_device::ProgramOnDevice;
 use crate::replica::Replica;
 use crate::settling::{Normaliser, Settling};
 use crate::sharding::Sharding;
 use crate::sharing::Sharing;
-use crate::stage::{Mode, Shape};
 use crate::stages::{Gradients, Inside, Parameters, Whole};
 use crate::state::State;
+use crate::update_facts::UpdateFacts;
 use crate::update_info::UpdateInfo;
 use crate::windows::Windows;
 use brought::{Brought, Zeros};
+use by_program::ByProgram;
+use by_stages::ByStages;
 use dtrain_types::{MicroBatch, Seed, Step, Wire};
+use making::{MakesPasses, Reads, Writes};
 use std::collections::VecDeque;
 use std::ops::Range;
 use windows::{BroughtWindows, Unwanted};
@@ -85,20 +93,6 @@ enum To<'a> {
     Windows(&'a mut dyn Gradient, Wire),
 }
 
-/// The memory of passes.
-struct Passes<D: OwnMemory> {
-    feeds: Feeds<D>,
-    saved: D::Floats,
-    scratch: D::Floats,
-    outputs: D::Floats,
-    /// Their gradient where it cannot take their place.
-    beside: Option<D::Floats>,
-    /// One, and those that are kept beside it.
-    gradients: Vec<D::Floats>,
-    /// For the parameters of one stage, where it has but its shards of them.
-    stage: D::Floats,
-}
-
 /// An update that the device has.
 struct Given<D: OwnMemory> {
     step: Step,
@@ -114,7 +108,11 @@ const MOST_GIVEN: usize = 2;
 pub struct DeviceReplica<D: OwnMemory> {
     about: About,
     // Memory first: it is freed before its device is gone.
-    passes: Passes<D>,
+    passes: Box<dyn MakesPasses<D>>,
+    /// One, and those that are kept beside it.
+    gradients: Vec<D::Floats>,
+    /// For the parameters of one stage, where it has but its shards of them.
+    stage: D::Floats,
     sections: [D::Floats; Section::COUNT],
     /// What it holds, where it holds no whole state.
     shards: Option<DeviceShards<D>>,
@@ -122,9 +120,8 @@ pub struct DeviceReplica<D: OwnMemory> {
     first: Option<Seed>,
     /// The host's memory for the sum of gradients that come in windows, between two steps.
     lent: Flat,
-    model: Model<D>,
+    facts: UpdateFacts,
     optimizer: Optimizer,
-    seed: Seed,
     runs: Runs,
     /// The host's copy of the state; its `applied` is that of the device.
     host: State,
@@ -132,7 +129,6 @@ pub struct DeviceReplica<D: OwnMemory> {
     is_home: bool,
     /// What the loss is scaled by, if it is: as the device's state says.
     loss_scale: Option<LossScale>,
-    best: Vec<u32>,
     /// The micro-batch that the device works on: what its loss comes to, and its rows.
     under_way: Option<(D::Sums, usize)>,
     /// The losses of the step in hand, where they are told later.
@@ -149,46 +145,57 @@ impl<D: OwnMemory> DeviceReplica<D> {
     pub fn new(device: D, model: Model<D>, optimizer: Optimizer, seed: Seed) -> Result<Self, EngineError> {
         let mut replica = Self::blank(device, model, optimizer, seed)?;
         replica.first = optimizer.held_sections()[Section::Parameters as usize].then_some(seed);
-        replica.model.layout().initialise(seed, &mut replica.host);
-        replica.loss_scale = replica.model.update_facts().loss_scale(replica.host.section(Section::Stats));
-        replica.send_state()?;
+        replica.about.layout.initialise(seed, &mut replica.host);
+        replica.take_up()?;
         Ok(replica)
     }
 
     /// The same with a state of zeros, to see what memory it takes. *Errors*: as [`DeviceReplica::new`].
     pub fn blank(device: D, model: Model<D>, optimizer: Optimizer, seed: Seed) -> Result<Self, EngineError> {
-        optimizer.check()?;
-        if !optimizer.rule.in_shares() {
-            let reason = "this device has no kernels for an update of whole matrices".into();
-            return Err(EngineError::Option { key: "optimizer.kind", reason });
-        }
+        check(&optimizer)?;
         assert_eq!(model.group(), 1, "a device of its own takes one micro-batch at a time");
-        let layout = model.layout();
-        let state = optimizer.state(layout);
+        let (plan, facts) = (model.plan(), model.update_facts());
+        let windows = optimizer.keeps.in_windows().then(|| model.windows());
+        let gathers = optimizer.held_sections()[Section::Parameters as usize];
+        let longest_stage = windows.as_ref().map_or(0, |windows| windows.itinerary().longest());
+        let state = optimizer.state(model.layout());
+        let outputs = ByStages::outputs_len(&device, &model);
+        let lengths = BufferLengths {
+            state,
+            copy: match gathers {
+                true => device.copy_len(longest_stage),
+                false => device.copy_len(state.lengths()[0]) + device.copy_len(state.lengths()[4]),
+            },
+            gradient: windows.as_ref().map_or(model.layout().gradient_len(), Windows::memory),
+            activations: plan.saved + outputs,
+            scratch: plan.scratch + if model.reads_outputs() { outputs } else { 0 },
+        };
+        let about = About { windows, ..About::of(&model, &lengths) };
+        let passes = Box::new(ByStages::new(&device, model, seed)?);
+        Self::around(device, passes, about, facts, optimizer)
+    }
+
+    /// A replica around these passes, with a state of zeros.
+    fn around(
+        device: D,
+        passes: Box<dyn MakesPasses<D>>,
+        about: About,
+        facts: UpdateFacts,
+        optimizer: Optimizer,
+    ) -> Result<Self, EngineError> {
+        let layout = &about.layout;
         let mut host = State::zeros(optimizer.first_state(layout));
-        let held = optimizer.held_sections();
-        let gathers = held[Section::Parameters as usize];
+        let gathers = optimizer.held_sections()[Section::Parameters as usize];
         if gathers {
             // They are made when it is told which.
             [Section::Parameters, Section::Average].into_iter().for_each(|section| host.empty(section));
         }
         let in_shards = matches!(optimizer.keeps, Keeps::Shards(_));
         let shards = in_shards.then(|| DeviceShards::none(&device)).transpose()?;
-        let (input, plan) = (model.input(), model.plan());
-        let rows = model.loss_rows(input.rows());
-        let windows = optimizer.keeps.in_windows().then(|| model.windows());
-        let longest_stage = windows.as_ref().map_or(0, |windows| windows.itinerary().longest());
-        let gradient = windows.as_ref().map_or(layout.gradient_len(), Windows::memory);
-        let outputs = device.activation_len(model.outputs_len(input.rows()));
-        let passes = Passes {
-            feeds: Feeds::new(&device, &model)?,
-            saved: device.floats(plan.saved)?,
-            scratch: device.floats(plan.scratch)?,
-            outputs: device.floats(outputs)?,
-            beside: model.reads_outputs().then(|| device.floats(outputs)).transpose()?,
-            gradients: vec![device.floats(gradient)?],
-            stage: device.parameters(if gathers { longest_stage } else { 0 })?,
-        };
+        let longest_stage = about.windows.as_ref().map_or(0, |windows| windows.itinerary().longest());
+        let gradient = about.windows.as_ref().map_or(layout.gradient_len(), Windows::memory);
+        let gradients = vec![device.floats(gradient)?];
+        let stage = device.parameters(if gathers { longest_stage } else { 0 })?;
         // An average of parameters is evaluated as they are.
         let memory = |section| match section {
             Section::Parameters | Section::Average => device.parameters(host.section(section).len()),
@@ -196,42 +203,26 @@ impl<D: OwnMemory> DeviceReplica<D> {
             Section::Stats | Section::First | Section::Second => device.floats(host.section(section).len()),
         };
         let [p, s, first, second, average] = Section::ALL.map(memory);
-        let lengths = BufferLengths {
-            state,
-            copy: match gathers {
-                true => device.copy_len(longest_stage),
-                false => device.copy_len(state.lengths()[0]) + device.copy_len(state.lengths()[4]),
-            },
-            gradient,
-            activations: plan.saved + outputs,
-            scratch: plan.scratch + if model.reads_outputs() { outputs } else { 0 },
-        };
         Ok(Self {
-            about: About { windows, ..About::of(&model, &lengths) },
             passes,
+            gradients,
+            stage,
             sections: [p?, s?, first?, second?, average?],
             shards,
             lent: Flat::default(),
             first: None,
             runs: optimizer.runs(layout),
-            best: vec![0; rows.rows],
             is_home: true,
             under_way: None,
             losses: Vec::new(),
             given: VecDeque::with_capacity(MOST_GIVEN),
-            loss_scale: model.update_facts().loss_scale(host.section(Section::Stats)),
+            loss_scale: facts.loss_scale(host.section(Section::Stats)),
             host,
-            model,
+            facts,
             optimizer,
-            seed,
             device,
+            about,
         })
-    }
-
-    /// The model.
-    #[must_use]
-    pub fn model(&self) -> &Model<D> {
-        &self.model
     }
 
     /// The device.
@@ -243,39 +234,25 @@ impl<D: OwnMemory> DeviceReplica<D> {
     /// Makes the greatest pass there can be, over zeros, so that every operation has taken the memory that it wants and every
     /// kernel is there. Nothing of the state changes.
     ///
-    /// *Blocks* until it is done. *Errors*: of the device; what its operations fail in, they tell by a panic.
+    /// *Blocks* until it is done. *Errors*: of the device; what its operations fail in, they tell by a panic. *Panics* if another program makes
+    /// the passes.
     pub fn rehearse(&mut self) -> Result<(), EngineError> {
-        let input = self.model.input();
-        let (rows, len) = (input.rows(), input.rows() * input.per_row());
-        let shape = self.model.loss_rows(rows);
-        let words = shape.rows * self.model.class_words();
-        let longest = len.max(words).max(shape.rows * shape.width);
-        let (values, ids) = (vec![0.0; longest], vec![0; longest]);
-        let inputs = match input {
-            Shape::Values { .. } => Inputs::Values(&values[..len]),
-            Shape::Tokens { .. } => Inputs::Tokens(&ids[..len]),
+        let make = |passes: &mut dyn MakesPasses<D>, reads: Reads<'_, D>, writes: Writes<'_, D>| {
+            Ok((passes.rehearse(reads, writes)?, 0))
         };
-        let targets = match self.model.loss {
-            Loss::MeanSquaredError => Targets::Values(&values[..shape.rows * shape.width]),
-            Loss::CrossEntropy { .. } => self.model.class_targets(&ids[..words]),
-        };
-        let batch = BatchView { rows, inputs, targets };
-        let place = (Step(0), MicroBatch(0));
         match &self.about.windows {
-            None => self.pass(place, &batch, None, To::Kept(Kept::alone(0)))?,
+            None => self.pass(make, None, To::Kept(Kept::alone(0)))?,
             Some(windows) => {
                 let mut unwanted = Unwanted::of(self.about.gradient_len(), windows);
                 let mut zeros = Zeros(vec![0.0; windows.itinerary().longest()]);
                 let gathers = !self.has_whole(Section::Parameters);
                 let brought = gathers.then_some(&mut zeros as &mut dyn BringsParameters);
-                self.pass(place, &batch, brought, To::Windows(&mut unwanted, Wire::F32))?;
+                self.pass(make, brought, To::Windows(&mut unwanted, Wire::F32))?;
             }
         }
         self.device.submit();
-        self.figures();
-        // No run has this one: what the way ahead needs is there, and what came by it is used by nobody.
-        self.prefetch(&MicroBatchGroup::of_one(Step(0), MicroBatch(1)), MicroBatch(1), &batch)?;
-        self.device.fetch(&self.passes.gradients[0], &mut [0.0])
+        self.under_way_figures();
+        self.device.fetch(&self.gradients[0], &mut [0.0])
     }
 
     /// Whether all of this section lies on the device.
@@ -286,10 +263,16 @@ impl<D: OwnMemory> DeviceReplica<D> {
     /// Makes all first parameters in the host's copy, if they lie nowhere yet: somebody wants them whole.
     fn make_first(&mut self) {
         if let Some(seed) = self.first.take() {
-            let layout = self.model.layout();
+            let layout = &self.about.layout;
             self.host = State::zeros(self.optimizer.first_state(layout));
             layout.initialise(seed, &mut self.host);
         }
+    }
+
+    /// Turns to the state that the host has.
+    fn take_up(&mut self) -> Result<(), EngineError> {
+        self.loss_scale = self.facts.loss_scale(self.host.section(Section::Stats));
+        self.send_state()
     }
 
     fn send_state(&mut self) -> Result<(), EngineError> {
@@ -301,80 +284,85 @@ impl<D: OwnMemory> DeviceReplica<D> {
         self.loss_scale.map_or(Ok(()), |scale| self.device.set_loss_scale(scale.factor))
     }
 
-    /// Gives the device a pass, whose gradient goes there.
-    fn pass(
+    /// Gives the device the pass of a micro-batch, whose gradient goes there.
+    fn train(
         &mut self,
-        (step, micro_batch): (Step, MicroBatch),
+        place: (Step, MicroBatch),
         batch: &BatchView<'_>,
         brought: Option<&mut dyn BringsParameters>,
         to: To<'_>,
     ) -> Result<(), EngineError> {
-        self.model.check_batch(batch)?;
-        let Self { device, model, seed, passes, sections, about, loss_scale, shards, .. } = self;
-        let (x, targets) = passes.feeds.batch(device, (step, micro_batch), batch)?;
-        let pass = passes::pass(&*device, Mode::Train, *seed, (step, micro_batch), batch.rows);
+        let make = |passes: &mut dyn MakesPasses<D>, reads: Reads<'_, D>, writes: Writes<'_, D>| {
+            Ok((passes.train(reads, place, batch, writes)?, batch.rows))
+        };
+        self.pass(make, brought, to)
+    }
+
+    /// Gives the device a pass, whose gradient goes there: what it comes to, and its rows, is under way.
+    fn pass(
+        &mut self,
+        make: impl FnOnce(
+            &mut dyn MakesPasses<D>,
+            Reads<'_, D>,
+            Writes<'_, D>,
+        ) -> Result<(D::Sums, usize), EngineError>,
+        brought: Option<&mut dyn BringsParameters>,
+        to: To<'_>,
+    ) -> Result<(), EngineError> {
+        let Self { device, passes, gradients, stage, sections, about, loss_scale, shards, host, .. } = self;
+        let (passes, stats) = (&mut **passes, D::look(&sections[1]));
         let mut own = Whole::<D>(D::look(&sections[0]));
         let mut brought = brought.map(|by| {
             let held = shards.as_ref().expect("it has but its shards of the parameters");
-            Brought::new((&*device, &mut passes.stage), held, Section::Parameters, by)
+            Brought::new((&*device, stage), held, Section::Parameters, by)
         });
         let params: &mut dyn Parameters<D> = match &mut brought {
             Some(brought) => brought,
             None => &mut own,
         };
-        let room = Room {
-            params,
-            stats: D::look(&sections[1]),
-            saved: D::take(&mut passes.saved),
-            scratch: D::take(&mut passes.scratch),
-            outputs: D::take(&mut passes.outputs),
-        };
-        let beside = passes.beside.as_mut().map(D::take);
-        let scale = loss_scale.map_or(1.0.into(), |_| device.loss_scale());
-        let loss = match to {
+        let reads = Reads { device, applied: host.applied, params, stats };
+        let scale = loss_scale.map(|_| device.loss_scale());
+        let made = match to {
             To::Kept(to) => {
                 let open = about.gradient_len();
-                let mut all = Laid { device, kept: &mut passes.gradients, open, to };
-                let to = Training { beside, all: &mut all, scale };
-                let loss = passes::train(model, &pass, room, x, targets, to, &mut []);
+                let mut all = Laid { device, kept: gradients, open, to };
+                let made = make(passes, reads, Writes { all: &mut all, scale })?;
                 all.settle(0);
-                loss
+                made
             }
             To::First => {
-                let all = &mut Inside::<D>(D::take(&mut passes.gradients[0]));
-                passes::train(model, &pass, room, x, targets, Training { beside, all, scale }, &mut [])
+                let all = &mut Inside::<D>(D::take(&mut gradients[0]));
+                make(passes, reads, Writes { all, scale })?
             }
             To::Windows(to, wire) => {
                 let windows = about.windows.as_ref().expect("a gradient in windows");
-                let memory = &mut passes.gradients[0];
-                let mut all = BroughtWindows::new(&*device, memory, windows, (to, wire));
-                let to = Training { beside, all: &mut all, scale };
-                let loss = passes::train(model, &pass, room, x, targets, to, &mut []);
+                let mut all = BroughtWindows::new(&*device, &mut gradients[0], windows, (to, wire));
+                let made = make(passes, reads, Writes { all: &mut all, scale })?;
                 all.finish()?;
-                loss
+                made
             }
         };
         brought.map_or(Ok(()), Brought::finish)?;
-        self.under_way = Some((loss, batch.rows));
+        self.under_way = Some(made);
         Ok(())
     }
 
     /// Gives the device an update with gradient 0. Without a weight, that of the losses of the step.
     fn give_update(&mut self, step: Step, weight: Option<f64>, samples: u64) -> Result<(), EngineError> {
         assert_eq!(step, self.host.applied.next(), "updates come in order, each once");
-        let Self { device, model, passes, sections, optimizer, runs, losses, .. } = self;
-        let facts = model.update_facts();
+        let Self { device, facts, gradients, sections, optimizer, runs, losses, .. } = self;
+        let facts = &*facts;
         let [parameters, mut stats, first, second, average] =
             sections.each_mut().map(|section| D::take(section));
         let stats_len = D::len_mut(&stats);
         let normaliser = weight.map_or(Normaliser::Losses(losses), Normaliser::Known);
-        let settling = Settling { facts: &facts, clip_norm: optimizer.clip_norm, samples };
-        let gradient = D::look(&passes.gradients[0]);
+        let settling = Settling { facts, clip_norm: optimizer.clip_norm, samples };
+        let gradient = D::look(&gradients[0]);
         let scalars =
             device.settle(&settling, normaliser, gradient, D::part_mut(&mut stats, 0..stats_len))?;
         losses.clear();
         if let Some(scalars) = scalars {
-            let (grads, sums) = passes::parts::<D>(&facts, gradient);
+            let (grads, sums) = passes::parts::<D>(facts, gradient);
             let buffers = Buffers::<D> { parameters, first, second, average };
             optimizer.apply(device, step, scalars.factors, runs, grads, buffers);
             if samples > 0 && facts.stats > 0 {
@@ -390,76 +378,86 @@ impl<D: OwnMemory> DeviceReplica<D> {
         Ok(())
     }
 
-    /// Forward in evaluation mode; the outputs lie in the memory of passes.
-    fn infer(
-        &mut self,
-        rows: usize,
-        inputs: Inputs<'_>,
-        brought: Option<&mut dyn BringsParameters>,
-    ) -> Result<Rows, EngineError> {
-        self.model.check_inputs(rows, inputs)?;
-        let Self { about, device, model, seed, host, passes, sections, shards, .. } = self;
-        let x = passes.feeds.inputs(device, inputs)?;
-        let averages = about.state.averages;
-        let finished = if averages { Section::Average } else { Section::Parameters };
-        let pass = passes::pass(&*device, Mode::Evaluate, *seed, (host.applied, MicroBatch(0)), rows);
-        let mut own = Whole::<D>(D::look(&sections[finished as usize]));
-        let mut brought = brought.map(|by| {
-            let held = shards.as_ref().expect("it has but its shards of the parameters");
-            Brought::new((&*device, &mut passes.stage), held, finished, by)
-        });
-        let params: &mut dyn Parameters<D> = match &mut brought {
-            Some(brought) => brought,
-            None => &mut own,
-        };
-        let mut room = Room {
-            params,
-            stats: D::look(&sections[1]),
-            saved: D::take(&mut passes.saved),
-            scratch: D::take(&mut passes.scratch),
-            outputs: D::take(&mut passes.outputs),
-        };
-        let rows = passes::forward(model, &pass, &mut room, x, None);
-        drop(room);
-        brought.map_or(Ok(()), Brought::finish)?;
-        Ok(rows)
-    }
-
     /// What the micro-batch came to that the device works on. *Blocks* for the device.
     fn under_way_figures(&mut self) -> BatchFigures {
         let (loss, rows) = self.under_way.take().expect("a micro-batch is under way");
         BatchFigures { sums: self.device.sums(loss), samples: rows as u64 }
     }
 
-    /// [`Replica::evaluate`], by parameters that are brought, if somebody brings them.
-    fn evaluate_by(
+    /// Has its passes read what a finished model has: the average, where there is one. Parameters are brought, if somebody brings them.
+    fn look<R>(
         &mut self,
-        batch: &BatchView<'_>,
         brought: Option<&mut dyn BringsParameters>,
-        counts: &mut EvaluationCounts,
-    ) -> Result<LossSums, EngineError> {
-        self.model.check_inputs(batch.rows, batch.inputs)?;
-        self.model.loss.check_targets(self.model.loss_rows(batch.rows), &batch.targets)?;
-        let shape = self.infer(batch.rows, batch.inputs, brought)?;
-        let Self { device, model, passes, .. } = self;
-        let targets = passes.feeds.targets(device, &batch.targets)?;
-        let outputs = device.activations(D::look(&passes.outputs), model.outputs_len(batch.rows));
-        let sums = device.sums(model.loss.of(&*device, shape, Outputs::Kept(outputs), targets, 1.0.into()));
-        match batch.targets {
-            Targets::Classes(classes) => {
-                let best = &mut self.best[..shape.rows];
-                device.arg_max(shape, outputs, best);
-                counts.note_all(classes, best, shape.width);
-            }
-            Targets::Values(targets) => {
-                let mut home = vec![0.0; model.outputs_len(batch.rows)];
-                device.fetch_activations(&passes.outputs, &mut home)?;
-                model.close_ranks(&mut home);
-                counts.note_errors(targets, &home[..shape.rows * shape.width]);
-            }
-            Targets::Mixed(_) => unreachable!("the targets were checked"),
+        by: impl FnOnce(&mut dyn MakesPasses<D>, Reads<'_, D>) -> Result<R, EngineError>,
+    ) -> Result<R, EngineError> {
+        let Self { about, device, host, passes, stage, sections, shards, .. } = self;
+        let finished = if about.state.averages { Section::Average } else { Section::Parameters };
+        let mut own = Whole::<D>(D::look(&sections[finished as usize]));
+        let mut brought = brought.map(|by| {
+            let held = shards.as_ref().expect("it has but its shards of the parameters");
+            Brought::new((&*device, stage), held, finished, by)
+        });
+        let params: &mut dyn Parameters<D> = match &mut brought {
+            Some(brought) => brought,
+            None => &mut own,
+        };
+        let reads = Reads { device, applied: host.applied, params, stats: D::look(&sections[1]) };
+        let seen = by(&mut **passes, reads);
+        brought.map_or(Ok(()), Brought::finish)?;
+        seen
+    }
+}
+
+/// *Errors*: options of an optimizer that make no sense, or that devices of their own have no kernels for.
+fn check(optimizer: &Optimizer) -> Result<(), EngineError> {
+    optimizer.check()?;
+    if optimizer.rule.in_shares() {
+        return Ok(());
+    }
+    let reason = "this device has no kernels for an update of whole matrices".into();
+    Err(EngineError::Option { key: "optimizer.kind", reason })
+}
+
+impl<D: LendsMemory> DeviceReplica<D> {
+    /// A replica whose passes `program` makes, of these tensors, all of them zero.
+    ///
+    /// *Errors*: as [`DeviceReplica::new`]; groups of parameters that make no sense. *Panics* if it is to keep its state in windows.
+    pub fn of_program(
+        device: D,
+        program: Box<dyn ProgramOnDevice>,
+        tensors: &[ExternalTensor],
+        scaling: Option<LossScaling>,
+        (optimizer, grouping): (Optimizer, &Grouping),
+    ) -> Result<Self, EngineError> {
+        check(&optimizer)?;
+        assert!(!optimizer.keeps.in_windows(), "a program's gradients come as a whole");
+        let mut layout = external_layout(tensors, scaling);
+        grouping.apply(&mut layout)?;
+        optimizer.complete(&mut layout);
+        let facts = UpdateFacts::of_program(&layout, scaling);
+        let lengths = BufferLengths {
+            state: optimizer.state(&layout),
+            copy: 0,
+            gradient: layout.gradient_len(),
+            activations: 0,
+            scratch: 0,
+        };
+        let about = About::of_program(layout, &lengths, program.metrics());
+        let mut replica =
+            Self::around(device, Box::new(ByProgram::new(program, facts)), about, facts, optimizer)?;
+        if let Some(scaling) = scaling {
+            replica.host.section_mut(Section::Stats)[facts.stats] = scaling.start;
         }
-        Ok(sums)
+        Ok(replica)
+    }
+
+    /// Gives it its first parameters and running statistics. *Errors*: of the device. *Panics* if they have another length.
+    pub fn begin_with(&mut self, parameters: &[f32], stats: &[f32]) -> Result<(), EngineError> {
+        assert_eq!(stats.len(), self.facts.stats, "running statistics of another model");
+        self.host.section_mut(Section::Parameters).copy_from_slice(parameters);
+        self.host.section_mut(Section::Stats)[..stats.len()].copy_from_slice(stats);
+        self.host.begin_average();
+        self.take_up()
     }
 }
 
@@ -475,8 +473,7 @@ impl<D: OwnMemory> Replica for DeviceReplica<D> {
         batch: &BatchView<'_>,
     ) -> Result<(), EngineError> {
         assert_eq!(micro_batch, group.first(), "it takes one micro-batch at a time");
-        self.model.check_batch(batch)?;
-        self.passes.feeds.take_ahead(&self.device, (group.step, micro_batch), batch)
+        self.passes.prefetch(&self.device, (group.step, micro_batch), batch)
     }
 
     fn compute(
@@ -489,13 +486,13 @@ impl<D: OwnMemory> Replica for DeviceReplica<D> {
         let [figures] = figures else { panic!("{group:?}, of a replica that takes one at a time") };
         expect_length("gradient", self.about.gradient_len(), gradient.elements())?;
         if self.about.windows.is_some() {
-            self.pass((group.step, group.first()), batch, None, To::Windows(gradient, group.wire))?;
+            self.train((group.step, group.first()), batch, None, To::Windows(gradient, group.wire))?;
             *figures = self.figures();
             return Ok(());
         }
-        self.pass((group.step, group.first()), batch, None, To::First)?;
+        self.train((group.step, group.first()), batch, None, To::First)?;
         let to = gradient.part(0..self.about.gradient_len());
-        self.device.fetch(&self.passes.gradients[0], to)?;
+        self.device.fetch(&self.gradients[0], to)?;
         group.wire.round(to);
         gradient.settle(0);
         self.device.submit();
@@ -517,7 +514,7 @@ impl<D: OwnMemory> Replica for DeviceReplica<D> {
         samples: u64,
     ) -> Result<UpdateInfo, EngineError> {
         assert_eq!(gradient.len(), self.about.gradient_len(), "a reduced gradient has the layout's length");
-        self.device.send(gradient, &mut self.passes.gradients[0])?;
+        self.device.send(gradient, &mut self.gradients[0])?;
         self.update_kept(step, weight, samples)
     }
 
@@ -526,22 +523,11 @@ impl<D: OwnMemory> Replica for DeviceReplica<D> {
         batch: &BatchView<'_>,
         counts: &mut EvaluationCounts,
     ) -> Result<LossSums, EngineError> {
-        self.evaluate_by(batch, None, counts)
+        self.look(None, |passes, reads| passes.evaluate(reads, batch, counts))
     }
 
     fn predict(&mut self, rows: usize, inputs: Inputs<'_>, outputs: &mut [f32]) -> Result<(), EngineError> {
-        let shape = self.model.loss_rows(rows);
-        expect_length("outputs", shape.rows * shape.width, outputs.len())?;
-        self.infer(rows, inputs, None)?;
-        let apart = self.model.outputs_len(rows);
-        if apart == outputs.len() {
-            return self.device.fetch_activations(&self.passes.outputs, outputs);
-        }
-        let mut home = vec![0.0; apart];
-        self.device.fetch_activations(&self.passes.outputs, &mut home)?;
-        self.model.close_ranks(&mut home);
-        outputs.copy_from_slice(&home[..outputs.len()]);
-        Ok(())
+        self.look(None, |passes, reads| passes.predict(reads, rows, inputs, outputs))
     }
 
     fn applied(&self) -> Step {
@@ -569,8 +555,7 @@ impl<D: OwnMemory> Replica for DeviceReplica<D> {
         self.host.assert_alike(other);
         std::mem::swap(&mut self.host, other);
         self.is_home = true;
-        self.loss_scale = self.model.update_facts().loss_scale(self.host.section(Section::Stats));
-        self.send_state()
+        self.take_up()
     }
 
     fn keeping(&mut self) -> Option<&mut dyn Keeping> {

@@ -1,6 +1,7 @@
 //! The replica of a device of its own, on the CPU as if its memory were out of the host's reach.
 
 use super::*;
+use crate::batch::Targets;
 use crate::cpu::{Cpu, CpuOptions};
 use crate::device::{Device, LossSums, NORM_BLOCK};
 use crate::flat::Flat;
@@ -14,6 +15,7 @@ use crate::passes::{Divisor, Reduced, Seen, look, settle};
 use crate::replica::micro_batch;
 use crate::schedule::LrSchedule;
 use crate::settling::{Findings, UpdateScalars, Verdict};
+use crate::stage::Shape;
 use crate::stages::{Chain, Flatten, Linear};
 use dtrain_types::{Bytes, DeviceMemory, Merger, Trailer, word_to_floats};
 use std::cell::Cell;

@@ -7,7 +7,7 @@
 //!
 //! This file does not know the program, what its batches hold, or how it comes by them: the inputs of a batch are passed on.
 
-use crate::about::{About, BufferLengths, MemoryTable};
+use crate::about::{About, BufferLengths};
 use crate::batch::{BatchFigures, BatchView, EvaluationCounts, Inputs};
 use crate::device::LossSums;
 use crate::error::EngineError;
@@ -161,9 +161,8 @@ impl<D: HostDevice> ExternalReplica<D> {
         let mut layout = external_layout(tensors, scaling);
         grouping.apply(&mut layout)?;
         optimizer.complete(&mut layout);
-        let stats = layout.stats - scaling.map_or(0, |_| LossScale::ELEMENTS);
-        // The mean of what the micro-batches of a step leave behind: each of them began with the same.
-        let facts = UpdateFacts { parameters: layout.parameters, stats, momentum: 1.0, scaling };
+        let facts = UpdateFacts::of_program(&layout, scaling);
+        let stats = facts.stats;
         let mut state = HostState::zeros(device, optimizer, &layout, facts)?;
         if let Some(scaling) = scaling {
             state.own_mut().section_mut(Section::Stats)[stats] = scaling.start;
@@ -175,16 +174,7 @@ impl<D: HostDevice> ExternalReplica<D> {
             activations: 0,
             scratch: HostState::<D>::scratch(&optimizer, &layout),
         };
-        let about = About {
-            state: lengths.state,
-            layout,
-            min_rows: 1,
-            group: 1,
-            outputs: 0,
-            windows: None,
-            own_metrics: model.metrics(),
-            memory: MemoryTable::of(&lengths),
-        };
+        let about = About::of_program(layout, &lengths, model.metrics());
         Ok(Self { about, state, model, stats })
     }
 

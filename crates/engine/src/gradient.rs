@@ -31,8 +31,9 @@ impl MicroBatchGroup {
     }
 }
 
-/// Where a replica writes a gradient: memory of the host that is lent part by part, and given away as soon as it is final.
-pub trait Gradient {
+/// Where a replica writes a gradient: memory of the host that is lent part by part, and given away as soon as it is final. Another program may tell
+/// that on a thread of its own.
+pub trait Gradient: Send {
     /// Elements.
     fn elements(&self) -> usize;
 
@@ -51,7 +52,7 @@ pub trait Gradient {
 }
 
 /// Memory of the caller's own waits for the whole.
-impl<T: AsRef<[f32]> + AsMut<[f32]>> Gradient for T {
+impl<T: AsRef<[f32]> + AsMut<[f32]> + Send> Gradient for T {
     fn elements(&self) -> usize {
         self.as_ref().len()
     }

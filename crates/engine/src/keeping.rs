@@ -18,8 +18,8 @@ pub struct Kept<'a> {
     /// they make final is told.
     pub merges: &'a [[usize; 2]],
     /// Is told from which element on everything is final, as [`Gradient::settle`](crate::Gradient::settle), when the device was given
-    /// the work that makes it so.
-    pub settled: Option<&'a mut dyn FnMut(usize)>,
+    /// the work that makes it so. A program that makes the passes may tell it on a thread of its own, while [`Keeping::begin`] waits.
+    pub settled: Option<&'a mut (dyn FnMut(usize) + Send)>,
 }
 
 impl Kept<'_> {

@@ -2,6 +2,7 @@
 //!
 //! It does not know what the model computes, nor whether stages of this crate or another program do.
 
+use crate::layout::Layout;
 use crate::loss_scale::{LossScale, LossScaling};
 use std::ops::Range;
 
@@ -19,6 +20,13 @@ pub struct UpdateFacts {
 }
 
 impl UpdateFacts {
+    /// Of the tensors of a program that makes the passes: a statistic becomes the mean of what the micro-batches of a step leave behind, of
+    /// which each began with the same.
+    pub(crate) fn of_program(layout: &Layout, scaling: Option<LossScaling>) -> Self {
+        let stats = layout.stats - scaling.map_or(0, |_| LossScale::ELEMENTS);
+        Self { parameters: layout.parameters, stats, momentum: 1.0, scaling }
+    }
+
     /// What the loss is scaled by, as this section of a state says.
     pub(crate) fn loss_scale(&self, stats: &[f32]) -> Option<LossScale> {
         self.scaling.map(|_| LossScale::read(&stats[self.stats..]))

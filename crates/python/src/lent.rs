@@ -1,39 +1,76 @@
-//! The gradient of the pass that this thread is in, lent to what the pass calls: PyTorch's hooks say what of it is final.
+//! Whoever waits for the gradient of a pass, lent to what the pass calls: PyTorch's hooks say what of it is final.
+//!
+//! On a CPU the hooks run on the thread of the pass, which waits in PyTorch; for a GPU on a thread that PyTorch has for it.
 
-use dtrain::engine::Gradient;
-use std::cell::Cell;
 use std::ptr::NonNull;
+use std::sync::{Mutex, PoisonError};
+use std::thread::{self, ThreadId};
 
-thread_local! {
-    static LENT: Cell<Option<NonNull<dyn Gradient>>> = const { Cell::new(None) };
+/// Who hears from which element on everything is final.
+type Hears = dyn FnMut(usize) + Send;
+
+/// A pass that goes on.
+struct Pass {
+    on: ThreadId,
+    /// None while it is told.
+    hears: Option<Lent>,
+}
+
+struct Lent(NonNull<Hears>);
+
+// SAFETY: what it points to may be sent, and whoever has taken it out of its pass is the only one to use it.
+unsafe impl Send for Lent {}
+
+static PASSES: Mutex<Vec<Pass>> = Mutex::new(Vec::new());
+
+fn with_passes<T>(look: impl FnOnce(&mut Vec<Pass>) -> T) -> T {
+    look(&mut PASSES.lock().unwrap_or_else(PoisonError::into_inner))
 }
 
 /// Takes the loan back, however a pass ends.
-struct Loan;
+struct Loan(ThreadId);
 
 impl Drop for Loan {
     fn drop(&mut self) {
-        LENT.set(None);
+        with_passes(|passes| {
+            let at = passes.iter().position(|pass| pass.on == self.0).expect("it was lent");
+            let pass = passes.swap_remove(at);
+            // Nobody could wait for it here: the hooks of a pass end before it does.
+            assert!(pass.hears.is_some(), "a pass ended while one of its hooks went on");
+        });
     }
 }
 
-/// Runs `pass`, within which [`settle`] on this thread settles this gradient.
-pub fn lend<T>(gradient: &mut dyn Gradient, pass: impl FnOnce() -> T) -> T {
-    let lent: NonNull<dyn Gradient + '_> = NonNull::from(gradient);
-    // SAFETY: only the lifetime is another one. Nobody finds the pointer after this function, in which the gradient is borrowed:
-    // it is this thread's own, and the loan below takes it back, also when the pass panics.
-    let lent: NonNull<dyn Gradient> = unsafe { std::mem::transmute(lent) };
-    LENT.set(Some(lent));
-    let _loan = Loan;
+/// Runs `pass`, within which [`settle`] tells `hears`: on this thread, or on others while no pass goes on beside it.
+pub fn lend<T>(hears: &mut (dyn FnMut(usize) + Send), pass: impl FnOnce() -> T) -> T {
+    let lent: NonNull<dyn FnMut(usize) + Send + '_> = NonNull::from(hears);
+    // SAFETY: only the lifetime is another one. Nobody finds the pointer after this function, in which it is borrowed: the loan below takes
+    // it back, also when the pass panics.
+    let lent: NonNull<Hears> = unsafe { std::mem::transmute(lent) };
+    let on = thread::current().id();
+    with_passes(|passes| passes.push(Pass { on, hears: Some(Lent(lent)) }));
+    let _loan = Loan(on);
     pass()
 }
 
-/// Everything from this element on is final. Where no pass is on this thread, as where PyTorch computes a GPU's gradients on one of its
-/// own, nothing happens: what is final is told behind the pass.
+/// Everything from this element on is final. Where no pass is known to be meant nothing happens: what is final is told behind it.
 pub fn settle(from: usize) {
-    // It is away while it is used, so that nobody has it twice.
-    let Some(mut lent) = LENT.take() else { return };
-    // SAFETY: `lend` is on this thread's stack and does not touch the gradient while the pass goes on; see there.
-    unsafe { lent.as_mut() }.settle(from);
-    LENT.set(Some(lent));
+    let me = thread::current().id();
+    let taken = with_passes(|passes| {
+        let at = match passes.iter().position(|pass| pass.on == me) {
+            Some(at) => at,
+            None if passes.len() == 1 => 0,
+            None => return None,
+        };
+        let Pass { on, hears } = &mut passes[at];
+        hears.take().map(|lent| (*on, lent))
+    });
+    let Some((on, mut lent)) = taken else { return };
+    // SAFETY: `lend` is on the stack of the pass's thread, which waits for this hook, and nobody else has it meanwhile.
+    let hears = unsafe { lent.0.as_mut() };
+    hears(from);
+    with_passes(|passes| {
+        let pass = passes.iter_mut().find(|pass| pass.on == on);
+        pass.expect("a pass does not end while one of its hooks goes on").hears = Some(lent);
+    });
 }

@@ -7,12 +7,12 @@ use crate::threads::make_known;
 use dtrain::data::{DataError, Dataset, InputSpec, Opened, SampleSlot, SampleSpec, TargetSpec};
 use dtrain::engine::device::LossSums;
 use dtrain::engine::{
-    BatchView, EngineError, ExternalBatch, ExternalModel, ExternalTensor, Gradient, Inputs, Section,
-    StateView, WholeUpdate,
+    BatchView, ComputesOn, DevicePlaces, DeviceView, EngineError, ExternalBatch, ExternalModel,
+    ExternalTensor, Gradient, Inputs, ProgramOnDevice, Section, StateView, WholeUpdate,
 };
 use dtrain::runtime::{Program, Signal};
 use dtrain::types::{Digest, ExactQuotient, Fingerprint, Key, MicroBatch, Step};
-use dtrain::{Agreement, ExternalParts, ExternalProgram, ExternalSetup, Purpose, Updates};
+use dtrain::{Agreement, ExternalParts, ExternalProgram, ExternalSetup, Purpose, StatePlace, Updates};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use std::ffi::OsString;
@@ -81,6 +81,14 @@ impl ExternalProgram for PythonProgram {
         Python::attach(|py| self.try_build(py, setup)).map_err(words)
     }
 
+    fn passes(&self) -> Box<dyn ExternalModel> {
+        Box::new(PythonModel(self.program.clone(), self.metrics().len()))
+    }
+
+    fn passes_on_gpu(&self) -> Box<dyn ProgramOnDevice> {
+        Box::new(PythonModel(self.program.clone(), self.metrics().len()))
+    }
+
     fn begun(&self, folder: &Path) -> Result<(), String> {
         let told = Python::attach(|py| self.program.call_method1(py, "begun", (folder,)));
         told.map(drop).map_err(words)
@@ -104,6 +112,11 @@ impl PythonProgram {
         asked.set_item("seed", setup.seed.0)?;
         asked.set_item("threads", setup.threads)?;
         asked.set_item("gpu", setup.gpu)?;
+        let stream = match setup.state {
+            StatePlace::Host => None,
+            StatePlace::Gpu { stream } => Some(stream),
+        };
+        asked.set_item("stream", stream)?;
         asked.set_item("precision", setup.precision.name())?;
         asked.set_item("micro_batch", setup.micro_batch)?;
         asked.set_item("workers", setup.workers)?;
@@ -120,7 +133,6 @@ impl PythonProgram {
         ];
         let (isa, self_test): (String, [u8; 32]) = made.get_item("fingerprint")?.extract()?;
         Ok(ExternalParts {
-            model: Box::new(PythonModel(self.program.clone(), self.metrics().len())),
             tensors: all.into_iter().flatten().collect(),
             parameters: floats(made.get_item("parameters")?.extract()?),
             stats: floats(made.get_item("stats")?.extract()?),
@@ -214,16 +226,10 @@ impl ExternalModel for PythonModel {
         let len = state.parameters.len() + state.stats.len();
         let to = gradient.part(0..len).as_mut_ptr() as usize;
         let place = (batch.step.0, batch.micro_batch.0);
-        let told = lend(gradient, || {
+        let told = lend(&mut |from| gradient.settle(from), || {
             Python::attach(|py| -> PyResult<Told> {
-                let given = (
-                    place,
-                    state.applied.0,
-                    (address(state.parameters), address(state.stats)),
-                    to,
-                    batch.loss_scale,
-                    numbers(&batch.batch),
-                );
+                let state = (state.applied.0, address(state.parameters), address(state.stats));
+                let given = (place, state, to, batch.loss_scale, numbers(&batch.batch));
                 self.0.call_method1(py, "compute", given)?.extract(py)
             })
         });
@@ -251,12 +257,66 @@ impl ExternalModel for PythonModel {
         own: &mut [ExactQuotient],
     ) -> Result<LossSums, EngineError> {
         make_known();
-        let told = Python::attach(|py| -> PyResult<(Told, Vec<(f64, f64)>)> {
-            let given = (state.applied.0, (address(state.parameters), address(state.stats)), numbers(batch));
-            self.0.call_method1(py, "evaluate", given)?.extract(py)
+        let told = Python::attach(|py| -> PyResult<Measured> {
+            let state = (state.applied.0, address(state.parameters), address(state.stats));
+            self.0.call_method1(py, "evaluate", (state, numbers(batch)))?.extract(py)
         });
-        let (told, metrics) = told.map_err(|error| EngineError::External(words(error)))?;
-        own.iter_mut().zip(metrics).for_each(|(own, (value, weight))| own.add(value, weight));
-        Ok(sums(told))
+        measured(told, own)
+    }
+}
+
+/// What a validation gives: its loss, and each metric of the program's own with its weight.
+type Measured = (Told, Vec<(f64, f64)>);
+
+fn measured(told: PyResult<Measured>, own: &mut [ExactQuotient]) -> Result<LossSums, EngineError> {
+    let (told, metrics) = told.map_err(|error| EngineError::External(words(error)))?;
+    own.iter_mut().zip(metrics).for_each(|(own, (value, weight))| own.add(value, weight));
+    Ok(sums(told))
+}
+
+/// On a GPU: the same calls, with addresses there. What a micro-batch comes to is left there too.
+impl ProgramOnDevice for PythonModel {
+    fn computes_on(&self) -> ComputesOn {
+        let on_queue = Python::attach(|py| self.0.getattr(py, "on_queue")?.extract(py));
+        // What cannot be asked is not fast.
+        if on_queue.unwrap_or(false) { ComputesOn::Queue } else { ComputesOn::Host }
+    }
+
+    fn compute(
+        &mut self,
+        state: DeviceView,
+        (step, micro_batch): (Step, MicroBatch),
+        batch: &BatchView<'_>,
+        to: DevicePlaces,
+        settle: &mut (dyn FnMut(usize) + Send),
+    ) -> Result<(), EngineError> {
+        make_known();
+        let told = lend(settle, || {
+            Python::attach(|py| {
+                let state = (state.applied.0, state.parameters.address, state.stats.address);
+                let places = (to.gradient.address, to.sums, to.scale);
+                let given = ((step.0, micro_batch.0), state, places, numbers(batch));
+                self.0.call_method1(py, "compute_there", given)
+            })
+        });
+        told.map(drop).map_err(|error| EngineError::External(words(error)))
+    }
+
+    fn metrics(&self) -> usize {
+        self.1
+    }
+
+    fn evaluate(
+        &mut self,
+        state: DeviceView,
+        batch: &BatchView<'_>,
+        own: &mut [ExactQuotient],
+    ) -> Result<LossSums, EngineError> {
+        make_known();
+        let told = Python::attach(|py| -> PyResult<Measured> {
+            let state = (state.applied.0, state.parameters.address, state.stats.address);
+            self.0.call_method1(py, "evaluate", (state, numbers(batch)))?.extract(py)
+        });
+        measured(told, own)
     }
 }

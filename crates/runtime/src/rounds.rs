@@ -17,8 +17,8 @@ use dtrain_engine::{
     MicroBatchGroup, Replica, Section,
 };
 use dtrain_types::{MicroBatch, Step, Trailer, word_of_floats, word_to_floats};
-use std::cell::RefCell;
 use std::ops::Range;
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 /// Floats that carry a trailer.
@@ -98,13 +98,13 @@ impl Rounds {
         round: Round,
         wires: Wires<'_>,
     ) -> Result<(BatchFigures, Duration), Broke> {
-        let on = RefCell::new(wires);
+        let on = Mutex::new(wires);
         let mut gradient = WindowedGradient::new(&mut self.sums, Then::Exchanged(round, &on));
         let mut brought = BroughtParameters::new(&mut self.parameters, &on);
         let figures = pass(replica, computed, &mut brought, &mut gradient)?;
         brought.finish()?;
         gradient.finish()?;
-        Ok((figures, on.into_inner().waited))
+        Ok((figures, on.into_inner().unwrap_or_else(PoisonError::into_inner).waited))
     }
 
     /// Takes part in a round in which this rank has no micro-batch; tells how long it waited for others.
@@ -116,13 +116,13 @@ impl Rounds {
         round: Round,
         wires: Wires<'_>,
     ) -> Result<Duration, Broke> {
-        let on = RefCell::new(wires);
+        let on = Mutex::new(wires);
         let mut gradient = WindowedGradient::new(&mut self.sums, Then::Exchanged(round, &on));
         let mut brought = BroughtParameters::new(&mut self.parameters, &on);
         visit(&self.itinerary, replica, &mut brought, Some(&mut gradient));
         brought.finish()?;
         gradient.finish()?;
-        Ok(on.into_inner().waited)
+        Ok(on.into_inner().unwrap_or_else(PoisonError::into_inner).waited)
     }
 
     /// Computes a micro-batch again, or takes part in that, and tells whether its loss or gradient is not finite. Where each has but its shards of the
@@ -136,7 +136,7 @@ impl Rounds {
         at: Option<(MicroBatch, &BatchView<'_>)>,
         wires: Wires<'_>,
     ) -> Result<bool, Broke> {
-        let on = RefCell::new(wires);
+        let on = Mutex::new(wires);
         let mut brought = BroughtParameters::new(&mut self.parameters, &on);
         let Some((at, batch)) = at else {
             visit(&self.itinerary, replica, &mut brought, None);
@@ -159,7 +159,7 @@ impl Rounds {
         counts: &mut EvaluationCounts,
         wires: Wires<'_>,
     ) -> Result<LossSums, Broke> {
-        let on = RefCell::new(wires);
+        let on = Mutex::new(wires);
         let mut brought = BroughtParameters::new(&mut self.parameters, &on);
         let averages = replica.about().state.averages;
         let loss = match (batch, replica.gathering()) {

@@ -7,8 +7,8 @@ use crate::exchange::Wires;
 use crate::shards::{GatherPiece, Owned};
 use dtrain_collective::{Op, Take};
 use dtrain_engine::{BringsParameters, Flat, OwnParameters, Section, Windows};
-use std::cell::RefCell;
 use std::ops::Range;
+use std::sync::{Mutex, PoisonError};
 
 /// The windows of the parameters of a generation, and memory for one of them.
 pub struct ParameterWindows {
@@ -65,7 +65,7 @@ impl ParameterWindows {
 /// What a pass is brought, or takes part in bringing to others.
 pub struct BroughtParameters<'a, 'b> {
     windows: &'a mut ParameterWindows,
-    on: &'a RefCell<Wires<'b>>,
+    on: &'a Mutex<Wires<'b>>,
     /// The window that is there.
     there: Option<usize>,
     went: Result<(), Broke>,
@@ -73,7 +73,7 @@ pub struct BroughtParameters<'a, 'b> {
 
 impl<'a, 'b> BroughtParameters<'a, 'b> {
     /// For one pass: nothing is there yet.
-    pub fn new(windows: &'a mut ParameterWindows, on: &'a RefCell<Wires<'b>>) -> Self {
+    pub fn new(windows: &'a mut ParameterWindows, on: &'a Mutex<Wires<'b>>) -> Self {
         Self { windows, on, there: None, went: Ok(()) }
     }
 
@@ -86,7 +86,7 @@ impl<'a, 'b> BroughtParameters<'a, 'b> {
 impl BringsParameters for BroughtParameters<'_, '_> {
     fn bring(&mut self, _section: Section, elements: Range<usize>, own: &mut OwnParameters<'_>) -> &[f32] {
         let window = self.windows.window_of(&elements);
-        let on = &mut *self.on.borrow_mut();
+        let on = &mut *self.on.lock().unwrap_or_else(PoisonError::into_inner);
         if self.there != Some(window) && !on.are_cut {
             self.went = self.windows.bring(window, own, on);
             self.there = Some(window);

@@ -8,8 +8,8 @@ use crate::folding::{Folding, Fresh};
 use dtrain_collective::{Narrow, Op, Take};
 use dtrain_engine::{Flat, Gradient, Held, UpdateShare, Window, Windows, needed};
 use dtrain_types::{Holders, Rank, Wire};
-use std::cell::RefCell;
 use std::ops::Range;
+use std::sync::{Mutex, PoisonError};
 
 /// What rounds follow from.
 pub struct RoundsPlan<'a> {
@@ -180,7 +180,7 @@ pub struct WindowedGradient<'a, 'b> {
 /// What becomes of a window that is final.
 pub enum Then<'a, 'b> {
     /// It goes to those who hold it, in this round.
-    Exchanged(Round, &'a RefCell<Wires<'b>>),
+    Exchanged(Round, &'a Mutex<Wires<'b>>),
     /// It is looked at, whether all of it is finite, and forgotten.
     LookedAt,
 }
@@ -213,7 +213,7 @@ impl Gradient for WindowedGradient<'_, '_> {
         {
             match &self.then {
                 Then::Exchanged(round, on) => {
-                    let on = &mut *on.borrow_mut();
+                    let on = &mut *on.lock().unwrap_or_else(PoisonError::into_inner);
                     if !on.are_cut {
                         self.went = self.sums.exchange(self.window, *round, on);
                     }

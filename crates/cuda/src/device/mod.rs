@@ -18,6 +18,7 @@ mod ahead;
 mod by_cublaslt;
 mod by_cudnn;
 mod convolutions;
+mod lent;
 mod operations;
 mod own_memory;
 mod placed;

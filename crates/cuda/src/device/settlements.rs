@@ -85,7 +85,12 @@ impl Settlements {
     /// Writes a number, behind the work of the stream.
     pub fn set(&self, stream: &Stream, which: Found, bits: u32) -> Result<(), DriverError> {
         // SAFETY: it is one of the numbers; they are written and read on this stream alone, and freed behind all work.
-        unsafe { stream.fill(self.numbers.address() + 4 * which as u64, 1, bits) }
+        unsafe { stream.fill(self.address_of(which), 1, bits) }
+    }
+
+    /// Where a number lies.
+    pub fn address_of(&self, which: Found) -> u64 {
+        self.numbers.address() + 4 * which as u64
     }
 
     /// A number as kernels of the stream are given it.
@@ -96,9 +101,8 @@ impl Settlements {
         match of {
             DeviceScalar::Known(value) => Scalar::Known(value),
             DeviceScalar::Found(which) => {
-                let at = self.numbers.address() + 4 * which as u64;
                 // SAFETY: it lies there, and is written on the same stream; the caller's promise.
-                Scalar::At(unsafe { Slice::new(at, 1) })
+                Scalar::At(unsafe { Slice::new(self.address_of(which), 1) })
             }
         }
     }

@@ -21,7 +21,7 @@ impl<D: OwnMemory> Gathering for DeviceReplica<D> {
     ) -> Result<(), EngineError> {
         let [figures] = figures else { panic!("{group:?}, of a replica that takes one at a time") };
         let to = To::Windows(gradient, group.wire);
-        self.pass((group.step, group.first()), batch, Some(parameters), to)?;
+        self.train((group.step, group.first()), batch, Some(parameters), to)?;
         *figures = self.under_way_figures();
         Ok(())
     }
@@ -32,6 +32,6 @@ impl<D: OwnMemory> Gathering for DeviceReplica<D> {
         parameters: &mut dyn BringsParameters,
         counts: &mut EvaluationCounts,
     ) -> Result<LossSums, EngineError> {
-        self.evaluate_by(batch, Some(parameters), counts)
+        self.look(Some(parameters), |passes, reads| passes.evaluate(reads, batch, counts))
     }
 }

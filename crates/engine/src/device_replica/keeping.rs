@@ -16,13 +16,13 @@ use std::ops::Range;
 
 impl<D: OwnMemory> Keeping for DeviceReplica<D> {
     fn keep(&mut self, gradients: usize) -> bool {
-        while self.passes.gradients.len() < gradients {
+        while self.gradients.len() < gradients {
             let Ok(more) = self.device.floats(self.about.gradient_len()) else {
                 // Some of them are of no use.
-                self.passes.gradients.truncate(1);
+                self.gradients.truncate(1);
                 return false;
             };
-            self.passes.gradients.push(more);
+            self.gradients.push(more);
         }
         true
     }
@@ -33,7 +33,7 @@ impl<D: OwnMemory> Keeping for DeviceReplica<D> {
         let Some(gradients) = taken.filter(|taken| !taken.is_empty() && taken.iter().all(fits)) else {
             return false;
         };
-        self.passes.gradients = gradients;
+        self.gradients = gradients;
         true
     }
 
@@ -44,7 +44,7 @@ impl<D: OwnMemory> Keeping for DeviceReplica<D> {
         batch: &BatchView<'_>,
         to: Kept<'_>,
     ) -> Result<(), EngineError> {
-        self.pass((step, micro_batch), batch, None, To::Kept(to))?;
+        self.train((step, micro_batch), batch, None, To::Kept(to))?;
         self.device.submit();
         Ok(())
     }
@@ -55,27 +55,27 @@ impl<D: OwnMemory> Keeping for DeviceReplica<D> {
 
     fn add_kept(&mut self, from: usize, into: usize) {
         assert_ne!(from, into, "a gradient is not added to itself");
-        let [from, into] = self.passes.gradients.get_disjoint_mut([from, into]).expect("two that are kept");
+        let [from, into] = self.gradients.get_disjoint_mut([from, into]).expect("two that are kept");
         self.device.add_to(D::look(from), D::take(into));
     }
 
     fn lay(&mut self, parameters: Range<usize>) {
-        let Self { device, passes, sections, .. } = self;
-        let mut gradient = D::take(&mut passes.gradients[0]);
+        let Self { device, gradients, sections, .. } = self;
+        let mut gradient = D::take(&mut gradients[0]);
         let from = D::part(D::look(&sections[0]), parameters.clone());
         device.copy(from, D::part_mut(&mut gradient, parameters));
     }
 
     fn pick(&mut self, parameters: Range<usize>) {
-        let Self { device, passes, sections, is_home, .. } = self;
-        let from = D::part(D::look(&passes.gradients[0]), parameters.clone());
+        let Self { device, gradients, sections, is_home, .. } = self;
+        let from = D::part(D::look(&gradients[0]), parameters.clone());
         device.copy_to(from, &mut sections[0], parameters.start);
         *is_home = false;
     }
 
     fn bring(&mut self, kept: usize, to: &mut [f32]) -> Result<(), EngineError> {
         expect_length("gradient", self.about.gradient_len(), to.len())?;
-        self.device.fetch(&self.passes.gradients[kept], to)
+        self.device.fetch(&self.gradients[kept], to)
     }
 
     fn update_kept(&mut self, step: Step, weight: f64, samples: u64) -> Result<UpdateInfo, EngineError> {
@@ -115,7 +115,7 @@ impl<D: OwnMemory> Keeping for DeviceReplica<D> {
         let seen = Seen { squares: found.squares, stats_finite: found.stats_finite };
         let settled = match found.non_finite {
             Some(_) => Err(EngineError::NonFinite { step }),
-            None => passes::settle(&self.model.update_facts(), &self.optimizer, step, divisor, seen),
+            None => passes::settle(&self.facts, &self.optimizer, step, divisor, seen),
         };
         let verdict = match &settled {
             Ok(settled) if settled.scale.is_some() => Verdict::Made,

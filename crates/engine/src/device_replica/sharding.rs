@@ -25,8 +25,7 @@ impl<D: OwnMemory> Sharding for DeviceReplica<D> {
     fn measure(&mut self, step: Step, sum: ReducedSum<'_>, share: UpdateShare) -> Result<(), EngineError> {
         assert_eq!(step, self.host.applied.next(), "updates come in order, each once");
         let ReducedSum { lies, weight, samples } = sum;
-        let Self { device, model, passes, shards, loss_scale, lent, .. } = self;
-        let facts = model.update_facts();
+        let Self { device, facts, gradients, shards, loss_scale, lent, .. } = self;
         let divisor = Divisor { weight, scale: *loss_scale };
         match lies {
             Lies::Home(gradient) => {
@@ -35,19 +34,19 @@ impl<D: OwnMemory> Sharding for DeviceReplica<D> {
                     facts.gradient_len(),
                     "a reduced gradient has the layout's length"
                 );
-                device.send(gradient, &mut passes.gradients[0])?;
+                device.send(gradient, &mut gradients[0])?;
             }
             Lies::Kept => {}
             Lies::Folded { kept, sum } => {
                 let shards = shards.as_mut().expect(SHARDED);
                 let measured =
-                    shards.measure_folded(device, &facts, (step, share), (samples, divisor), (kept, &sum));
+                    shards.measure_folded(device, facts, (step, share), (samples, divisor), (kept, &sum));
                 *lent = sum;
                 return measured;
             }
         }
-        let reduced = Reduced::<D> { gradient: D::look(&passes.gradients[0]), samples, divisor };
-        shards.as_mut().expect(SHARDED).measure(device, &facts, (step, share), &reduced)
+        let reduced = Reduced::<D> { gradient: D::look(&gradients[0]), samples, divisor };
+        shards.as_mut().expect(SHARDED).measure(device, facts, (step, share), &reduced)
     }
 
     fn lend_sum(&mut self, elements: usize) -> Flat {
@@ -57,12 +56,12 @@ impl<D: OwnMemory> Sharding for DeviceReplica<D> {
     }
 
     fn tell(&mut self, words: Words<'_>) -> Result<(), EngineError> {
-        let Self { device, passes, shards, .. } = self;
+        let Self { device, gradients, shards, .. } = self;
         let shards = shards.as_ref().expect(SHARDED);
         match words {
             Words::Home(words) => shards.tell(device, words),
             Words::Kept(words) => {
-                let mut gradient = D::take(&mut passes.gradients[0]);
+                let mut gradient = D::take(&mut gradients[0]);
                 device.copy(shards.told(), D::part_mut(&mut gradient, words));
                 Ok(())
             }
@@ -70,7 +69,7 @@ impl<D: OwnMemory> Sharding for DeviceReplica<D> {
     }
 
     fn hear(&mut self, words: Words<'_>) -> Result<(), EngineError> {
-        let Self { device, passes, shards, .. } = self;
+        let Self { device, gradients, shards, .. } = self;
         shards.as_mut().expect(SHARDED).hear(|heard| match words {
             Words::Home(words) => {
                 heard.copy_from_slice(words);
@@ -78,7 +77,7 @@ impl<D: OwnMemory> Sharding for DeviceReplica<D> {
             }
             Words::Kept(words) => {
                 assert_eq!(words.len(), heard.len(), "words of all");
-                device.fetch_from(&passes.gradients[0], words.start, heard)
+                device.fetch_from(&gradients[0], words.start, heard)
             }
         })
     }
@@ -88,14 +87,14 @@ impl<D: OwnMemory> Sharding for DeviceReplica<D> {
     }
 
     fn settle(&mut self) -> Result<UpdateInfo, EngineError> {
-        let Self { model, optimizer, shards, .. } = self;
-        shards.as_mut().expect(SHARDED).settle(&model.update_facts(), optimizer)
+        let Self { facts, optimizer, shards, .. } = self;
+        shards.as_mut().expect(SHARDED).settle(facts, optimizer)
     }
 
     fn update_held(&mut self) -> Result<(), EngineError> {
-        let Self { device, model, sections, optimizer, shards, host, loss_scale, is_home, .. } = self;
+        let Self { device, facts, sections, optimizer, shards, host, loss_scale, is_home, .. } = self;
         let [parameters, stats, _, _, average] = sections.each_mut().map(|section| D::take(section));
-        let rule = (&model.update_facts(), &*optimizer);
+        let rule = (&*facts, &*optimizer);
         let shards = shards.as_mut().expect(SHARDED);
         let (step, info) = shards.update(device, rule, [parameters, stats, average]);
         *loss_scale = info.loss_scale;
@@ -127,11 +126,11 @@ impl<D: OwnMemory> Sharding for DeviceReplica<D> {
     }
 
     fn prepare(&mut self, holding: &Holding) -> Result<HeldState, EngineError> {
-        let parameters = self.model.update_facts().parameters;
+        let parameters = self.facts.parameters;
         let mut prepared = HeldState::zeros(holding, parameters, self.optimizer.held_sections());
         prepared.take_first(&self.host);
         if let Some(seed) = self.first {
-            prepared.draw_first(self.model.layout(), seed);
+            prepared.draw_first(&self.about.layout, seed);
         }
         for run in prepared.held().meets(self.shards.as_ref().expect(SHARDED).held()) {
             for section in prepared.sections_there() {
@@ -143,10 +142,9 @@ impl<D: OwnMemory> Sharding for DeviceReplica<D> {
     }
 
     fn adopt(&mut self, moments: HeldState, applied: Step) -> Result<(), EngineError> {
-        let Self { device, model, optimizer, sections, shards, host, loss_scale, first, .. } = self;
-        let facts = model.update_facts();
-        let all = optimizer.runs(model.layout());
-        shards.as_mut().expect(SHARDED).hold(device, &moments, &all, &facts)?;
+        let Self { device, facts, about, optimizer, sections, shards, host, loss_scale, first, .. } = self;
+        let all = optimizer.runs(&about.layout);
+        shards.as_mut().expect(SHARDED).hold(device, &moments, &all, facts)?;
         moments.sections_there().for_each(|section| host.empty(section));
         *first = None;
         host.applied = applied;

@@ -2,13 +2,16 @@
 
 use super::tests::{ROWS, device, optimizer, scale};
 use super::*;
+use crate::batch::Targets;
 use crate::cpu::Cpu;
 use crate::device::NORM_BLOCK;
+use crate::loss::Loss;
 use crate::loss_scale::LossScaling;
 use crate::models::{CnnOptions, cnn, peer};
 use crate::replica::micro_batch;
 use crate::sharding::{Lies, Piece, ReducedSum, Words, word_cuts};
 use crate::sharing::UpdateShare;
+use crate::stage::Shape;
 use dtrain_types::{Holders, Holding, NodeId, Rank, ShardLevel};
 
 /// Replicas that hold shards, each of them on two, and one that has all of the state.
@@ -44,7 +47,7 @@ impl Peers {
         for (index, replica) in self.held.iter_mut().enumerate() {
             let lies = match kept {
                 true => {
-                    replica.passes.gradients[0].copy_from_slice(gradient);
+                    replica.gradients[0].copy_from_slice(gradient);
                     Lies::Kept
                 }
                 false => Lies::Home(gradient),
@@ -70,10 +73,10 @@ impl Peers {
             let mut values = vec![f32::NAN; own.len()];
             self.held[owner].lay(own.clone());
             self.held[owner].read(Section::Parameters, own.start, &mut values).expect("memory of the host");
-            assert_eq!(values, self.held[owner].passes.gradients[0][own.clone()]);
+            assert_eq!(values, self.held[owner].gradients[0][own.clone()]);
             for (at, replica) in self.held.iter_mut().enumerate().filter(|(at, _)| *at != owner) {
                 if kept {
-                    replica.passes.gradients[0][own.clone()].copy_from_slice(&values);
+                    replica.gradients[0][own.clone()].copy_from_slice(&values);
                     replica.pick(own.clone());
                 } else {
                     replica.write(Section::Parameters, own.start, &values).expect("memory of the host");
@@ -93,13 +96,13 @@ impl Peers {
             let own = cuts[index]..cuts[index + 1];
             if kept {
                 replica.tell(Words::Kept(own.clone())).expect("memory of the host");
-                all[own.clone()].copy_from_slice(&replica.passes.gradients[0][own]);
+                all[own.clone()].copy_from_slice(&replica.gradients[0][own]);
             } else {
                 replica.tell(Words::Home(&mut all[own])).expect("memory of the host");
             }
         }
         for replica in &mut self.held {
-            replica.passes.gradients[0][..all.len()].copy_from_slice(&all);
+            replica.gradients[0][..all.len()].copy_from_slice(&all);
             let words = if kept { Words::Kept(0..all.len()) } else { Words::Home(&mut all) };
             replica.hear(words).expect("memory of the host");
             assert!(replica.measured().is_some());

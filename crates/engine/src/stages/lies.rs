@@ -22,7 +22,7 @@ impl<D: Device> Parameters<D> for Whole<'_, D> {
 }
 
 /// Where the gradients of a chain's stages go.
-pub(crate) trait Gradients<D: Device> {
+pub(crate) trait Gradients<D: Device>: Send {
     /// Those of one stage, to write.
     fn part(&mut self, part: Range<usize>) -> D::Mut<'_>;
 

@@ -1,0 +1,73 @@
+//! The passes of a model that another program makes on a device, such as PyTorch on a GPU: nothing of it visits the host.
+//!
+//! As [`external.rs`](crate::external) for what lies on a device of its own: the program reads the state and writes gradients where they lie.
+
+use crate::batch::BatchView;
+use crate::device::LossSums;
+use crate::error::EngineError;
+use crate::lends_memory::Lent;
+use dtrain_types::{ExactQuotient, MicroBatch, Step};
+
+/// On what a program computes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ComputesOn {
+    /// The device's own queue: behind what was given, in front of what is given later.
+    Queue,
+    /// A processor that reaches the device's memory, and no queue knows of: it begins when the device is done, and is done when it returns.
+    Host,
+}
+
+/// What a program reads of a state on a device. It may change none of it.
+#[derive(Clone, Copy, Debug)]
+pub struct DeviceView {
+    /// Updates done: while they are the same the numbers are.
+    pub applied: Step,
+    /// All parameters.
+    pub parameters: Lent,
+    /// All running statistics, without a loss scale.
+    pub stats: Lent,
+}
+
+/// Where a program writes what a micro-batch comes to.
+#[derive(Clone, Copy, Debug)]
+pub struct DevicePlaces {
+    /// The gradient of the *sum* of weighted losses, times the scale; behind it, for each running statistic, its value after the micro-batch times
+    /// the rows. All of it is overwritten.
+    pub gradient: Lent,
+    /// The address of three f64: the loss, its weight, and zero.
+    pub sums: u64,
+    /// The address of the f32 by which the loss is multiplied before its gradient is taken, if it is.
+    pub scale: Option<u64>,
+}
+
+/// The passes of a model that another program makes on a device.
+pub trait ProgramOnDevice: Send {
+    /// On what.
+    fn computes_on(&self) -> ComputesOn;
+
+    /// Computes the loss of a micro-batch and its gradient, or puts on the device's queue what does. `settle` is told, from the end on,
+    /// from which element everything is final, on any thread, while this goes on.
+    ///
+    /// *Order*: the bits depend on the arguments alone. *Errors*: [`EngineError::External`]; the places then hold anything.
+    fn compute(
+        &mut self,
+        state: DeviceView,
+        place: (Step, MicroBatch),
+        batch: &BatchView<'_>,
+        to: DevicePlaces,
+        settle: &mut (dyn FnMut(usize) + Send),
+    ) -> Result<(), EngineError>;
+
+    /// How many metrics of its own it has, beside loss and accuracy.
+    fn metrics(&self) -> usize;
+
+    /// The loss of samples that are held out, by the parameters that a finished model has. Its own metrics are added to `own`.
+    ///
+    /// *Blocks* for the device. *Errors*: [`EngineError::External`].
+    fn evaluate(
+        &mut self,
+        state: DeviceView,
+        batch: &BatchView<'_>,
+        own: &mut [ExactQuotient],
+    ) -> Result<LossSums, EngineError>;
+}
