@@ -145,9 +145,6 @@ pub static KEYS: &[Key] = &[
         "what products, convolutions and attention round their operands to; bf16, f16: on GPUs"),
     Key::new("kernels", Type::Choice(Kernels::NAMES), "auto", Free,
         "what multiplies large matrices and convolves in bf16 and f16 on GPUs; auto: cuBLASLt and cuDNN where they are faster, by algorithms that are chosen once and kept with the run; own: dtrain's kernels alone, whose bits no library moves"),
-    Key::new("offload", Type::Choice(Offload::NAMES), "auto", Free,
-        "on GPUs, where parameters, gradients and the optimizer's state of a Python program lie, with the same bits; none: on the GPU; state: in the host's memory, which takes less of the GPU's; auto: on the GPU where dtrain finds NVRTC and has the optimizer there")
-        .when("data.kind", &["torch"]),
     Key::new("recompute", Type::Choice(Recompute::NAMES), "auto", Free,
         "activation checkpointing: blocks of gpt and gpt2 keep nothing for the backward pass but compute it again, for less memory and the same bits; auto: where a GPU has no room otherwise"),
     Key::new("oom", Type::Choice(Oom::NAMES), "stop", Free,
@@ -394,6 +391,9 @@ pub static KEYS: &[Key] = &[
         "wait this long for a supervisor that stands still, then ranks end; auto: 60s on one host, 10m on several"),
     Key::new("standby", Type::Choice(&["off", "on"]), "on", Free, "on: where the host that leads is lost, another one that sees the run's folder leads; no effect on one host, nor with reduce=ring"),
     Key::new("state", Type::Choice(&["auto", "replicated", "sharded"]), "auto", Free, "sharded: each rank keeps the optimizer state of some shards alone, and the bits stay the same; auto: where the GPUs of this host have no room for whole states; on the CPU it is for ranks of several hosts"),
+    Key::new("offload", Type::Choice(Offload::NAMES), "auto", Free,
+        "on GPUs, where parameters, gradients and the optimizer's state of a Python program lie, with the same bits; none: on the GPU; state: in the host's memory, which takes less of the GPU's; auto: on the GPU where dtrain finds NVRTC and has the optimizer there")
+        .when("data.kind", &["torch"]),
     Key::new("shard", Type::Choice(ShardLevel::NAMES), "optimizer", Free, "with state=sharded, of what each rank keeps its shards alone: optimizer: the optimizer's state; gradients: those too, which travel in windows while they are computed; parameters: and the parameters, which come when a pass needs them; the last two for models made of stages"),
     Key::new("redundancy", Type::Either(&[AUTO, Type::Int(1, 64)]), "auto", Free, "how many ranks keep each shard: so many may be lost but one; auto: 2, or 1 where there is one rank; no effect where each keeps all"),
     Key::new("verify", WHOLE, "0", Free, "compare the state digests of all ranks every N steps; 0: at copies and checkpoints only"),

@@ -132,7 +132,9 @@ impl Config {
             length: batch::length(r),
             precision: parts::choice(r, "precision", Precision::from_name),
             kernels: parts::choice(r, "kernels", Kernels::from_name),
-            offload: r.text("offload").and_then(Offload::from_name).unwrap_or(Offload::Auto),
+            offload: r
+                .get("offload")
+                .map_or(Offload::Auto, |_| parts::choice(r, "offload", Offload::from_name)),
             recompute: parts::choice(r, "recompute", Recompute::from_name),
             oom: parts::choice(r, "oom", Oom::from_name),
             reduce: parts::choice(r, "reduce", Reduce::from_name),
