@@ -41,7 +41,7 @@ print([one["executable"] for one in made if one.get("executable")][-1])
 
 # Only what an earlier packing left is removed.
 mkdir -p "$pack"
-rm -rf "$pack"/{dtrain,kernels,conformance,digests,train,nccl,REVISION}
+rm -rf "$pack"/{dtrain,kernels,conformance,digests,train,nccl,python,REVISION}
 
 build dtrain -p dtrain --bin dtrain
 build kernels -p dtrain-cuda --example compile_kernels
@@ -51,6 +51,12 @@ for rule in "test on_gpu_ conformance" "example digest_ digests" "example train_
         build "$folder/${name#"$start"}" -p "$crate" "--$kind" "$name"
     done < <(targets "$kind" "$start")
 done
+# The Python package, as a folder for PYTHONPATH: its extension module is a library, which cargo calls no executable.
+cargo build --quiet --profile "$profile" -p dtrain-python
+mkdir -p "$pack/python/dtrain"
+cp python/dtrain/*.py "$pack/python/dtrain/"
+strip -o "$pack/python/dtrain/_native.abi3.so" "${CARGO_TARGET_DIR:-target}/$([[ $profile == dev ]] && echo debug || echo "$profile")/lib_native.so"
+echo "packed python" >&2
 "$pack/dtrain" --version >"$pack/REVISION"
 
 size=$(du -sb "$pack" | cut -f 1)

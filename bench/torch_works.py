@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""One of dtrain's four workloads as a PyTorch program that dtrain trains: `torch_works.py WORK MICRO_BATCHES STEPS RANKS`."""
+"""One of dtrain's four workloads, or `gpt2` (small, 16 rows of 1 024 tokens), as a PyTorch program that dtrain trains:
+`torch_works.py WORK MICRO_BATCHES STEPS RANKS [SETTING...]`."""
 
 import sys
 from pathlib import Path
@@ -11,9 +12,10 @@ import torch.nn.functional as F  # noqa: E402
 import dtrain  # noqa: E402
 
 WORK, MICRO_BATCHES, STEPS, RANKS = sys.argv[1], *map(int, sys.argv[2:5])
-BATCH = models.BATCH[WORK]
+GPT2 = "gpt2"
+BATCH = models.BATCH.get(WORK, 16)
 #: Batches in the data: a step is no epoch.
-BATCHES = 16
+BATCHES = 32
 
 
 def loss(net, batch):
@@ -22,15 +24,19 @@ def loss(net, batch):
 
 
 def data():
-    work = models.work(WORK, BATCH * RANKS * BATCHES)
+    rows = BATCH * BATCHES
+    if WORK == GPT2:
+        return tuple(models.integers(stream, rows * 1024, 50257).reshape(rows, 1024) for stream in (1000, 1001))
+    work = models.work(WORK, rows)
     return work.x, work.y.reshape(len(work.x), -1)
 
 
 if __name__ == "__main__":
     result = dtrain.train(
-        lambda: models.work(WORK, 1).model, data=data, loss=loss, optimizer=dtrain.AdamW(lr=1e-3), steps=STEPS, warmup="none",
+        lambda: models.Gpt2(models.Size()) if WORK == GPT2 else models.work(WORK, 1).model, data=data, loss=loss, optimizer=dtrain.AdamW(lr=1e-3), steps=STEPS, warmup="none",
         schedule="constant", global_batch=BATCH * RANKS, micro_batch=BATCH // MICRO_BATCHES, name=f"bench-{WORK}",
-        settings={"checkpoint.every": "none", "ranks": RANKS}, argv=["--quiet"],
+        settings={"checkpoint.every": "none", "ranks": RANKS}, argv=["--quiet", *sys.argv[5:]],
     )  # fmt: skip
     told = result.summary
+    print(f"digest {told['digest']}")
     print(f"dtrain {WORK} ranks {RANKS} samples/s {told['samples_per_second']:.1f} rss {told['peak_rss_mb']:.0f} MB")
