@@ -189,7 +189,7 @@ def torch_optimizer(make: Callable[[Sequence[Any]], Any], *, clip_norm: Optional
     """Any optimizer of PyTorch: ``dtrain.torch_optimizer(lambda params: torch.optim.RMSprop(params, lr=1e-3))``.
 
     ``make`` is given all trained parameters, in the order of ``net.parameters()``, and gives a ``torch.optim.Optimizer`` of all of them, in
-    groups if it likes. They are in f32 on the CPU, whatever the model computes in. The schedule is dtrain's (``schedule=``, ``warmup=``): it
+    groups if it likes. They are in f32, whatever the model computes in: on the CPU, or on the GPU where the state is there. The schedule is dtrain's (``schedule=``, ``warmup=``): it
     multiplies the learning rate of each group, ``optimizer.lr=0.5`` on the command line halves them all.
 
     What it keeps is found by two steps on a copy of the parameters, and is copied and saved with them: tensors, and numbers in its groups.

@@ -161,7 +161,8 @@ class Program:
             self._told = threading.local()
             self._set_threads()
         if setup["updates"]:
-            self._updates_by(flat, told)
+            with self._on_stream():
+                self._updates_by(flat, told)
         where = "cpu" if gpu is None else torch.cuda.get_device_name(gpu).replace(" ", "-")
         capability = torch.backends.cpu.get_cpu_capability().replace(" ", "-") if gpu is None else "cuda"
         told["device"] = f"cpu, PyTorch {torch.__version__}" if gpu is None else f"cuda:{gpu} {torch.cuda.get_device_name(gpu)}"
@@ -179,7 +180,7 @@ class Program:
         import torch
 
         flat = self.flat
-        flat.prepare(self.device, self.device if self.there else torch.device("cpu"))
+        flat.prepare(self.device, self._home())
         halves = {"bf16": torch.bfloat16, "f16": torch.float16}.get(setup["precision"])
         self.autocast = halves
         # The parameters lie in it until the first micro-batch of the training.
@@ -202,6 +203,12 @@ class Program:
         """Whether what is computed is put on the stream of dtrain's device."""
         return self.stream is not None
 
+    def _home(self) -> Any:
+        """Where the state lies."""
+        import torch
+
+        return self.device if self.there else torch.device("cpu")
+
     def _on_stream(self) -> "contextlib.AbstractContextManager[Any]":
         import torch
 
@@ -223,7 +230,7 @@ class Program:
 
         if self.optimizer is None:
             raise ProgramError("optimizer.kind is torch, and the program has none\nhint: optimizer=dtrain.torch_optimizer(...)")
-        self.updates = TorchOptimizer(self.optimizer, flat.parameters)
+        self.updates = TorchOptimizer(self.optimizer, flat.parameters, self._home())
         told["kept"] = self.updates.tensors()
         told["agreement"] += self.updates.options
 
@@ -231,7 +238,8 @@ class Program:
     def update(self, lr: float, scale: float, places: Tuple[int, int, int]) -> None:
         """An update by the program's own optimizer."""
         self._set_threads()
-        self.updates.update(lr, scale, places)
+        with self._on_stream():
+            self.updates.update(lr, scale, places)
 
     @_in_own_words
     def begun(self, folder: str) -> None:

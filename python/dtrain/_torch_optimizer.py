@@ -33,6 +33,8 @@ class Kept:
     #: None: a number of Python.
     dtype: Any
     kind: Any = None
+    #: Whether the optimizer has it on the CPU, wherever the parameters are.
+    on_cpu: bool = False
 
     @property
     def floats(self) -> int:
@@ -49,8 +51,12 @@ class Kept:
 class TorchOptimizer:
     """See the top of the file. ``make`` is the program's function of parameters."""
 
-    def __init__(self, make: Callable[[Sequence[Any]], Any], parameters: Sequence[Tuple[str, Any]]) -> None:
+    def __init__(
+        self, make: Callable[[Sequence[Any]], Any], parameters: Sequence[Tuple[str, Any]], home: torch.device = torch.device("cpu")
+    ) -> None:
         self.make = make
+        #: Where the state lies.
+        self.home = home
         self.names = [name for name, _ in parameters]
         self.shapes = [tuple(parameter.shape) for _, parameter in parameters]
         self._first = [parameter for _, parameter in parameters]
@@ -83,13 +89,13 @@ class TorchOptimizer:
 
     def _tried(self) -> Tuple[List[Kept], str]:
         """What is kept after two steps, and a digest of the parameters then."""
-        masters = [torch.nn.Parameter(values.detach().float().cpu().clone()) for values in self._first]
+        masters = [torch.nn.Parameter(values.detach().float().to(self.home).clone()) for values in self._first]
         made = self._made(masters)
         options = [{key: value for key, value in group.items() if key != "params"} for group in _groups(made)]
         noise = torch.Generator().manual_seed(1)
         for _ in range(2):
             for master in masters:
-                master.grad = torch.randn(master.shape, generator=noise) * 1e-3
+                master.grad = (torch.randn(master.shape, generator=noise) * 1e-3).to(self.home)
             self._step(made)
         homes = _homes(made, masters)
         found: List[Kept] = []
@@ -110,7 +116,7 @@ class TorchOptimizer:
         if isinstance(value, torch.Tensor):
             if value.layout != torch.strided or value.is_complex():
                 raise ValueError(f"the optimizer keeps {name}, a tensor that is sparse or complex, which no state of dtrain holds")
-            return Kept(name, of, key, tuple(value.shape), value.dtype)
+            return Kept(name, of, key, tuple(value.shape), value.dtype, on_cpu=value.device.type == "cpu" and self.home.type != "cpu")
         if isinstance(value, (bool, int, float)):
             return Kept(name, of, key, (), None, type(value))
         raise ValueError(
@@ -147,11 +153,11 @@ class TorchOptimizer:
     def update(self, factor: float, scale: float, places: Tuple[int, int, int]) -> None:
         """Makes an update: the gradient, the parameters and what is kept lie at these addresses."""
         gradient, parameters, kept = places
-        flat = at(kept, self.length)
+        flat = at(kept, self.length, self.home)
         updates = _read_number(flat)
         if self._bound[:2] != (parameters, kept) or self._bound[2] != updates:
             self._bind(parameters, flat, int(updates))
-        torch.mul(at(gradient, self.size), scale, out=self._gradient)
+        torch.mul(at(gradient, self.size, self.home), scale, out=self._gradient)
         for group, lr in zip(self._groups, self._lrs):
             group[_LR] = lr * factor
         self._step(self.optimizers)
@@ -162,8 +168,8 @@ class TorchOptimizer:
     def _bind(self, parameters: int, flat: torch.Tensor, updates: int) -> None:
         """Turns to a state that lies at other places, or became another one."""
         self.size = sum(_count(shape) for shape in self.shapes)
-        self._gradient = torch.empty(self.size)
-        values = at(parameters, self.size)
+        self._gradient = torch.empty(self.size, device=self.home)
+        values = at(parameters, self.size, self.home)
         masters, end = [], 0
         for shape in self.shapes:
             begin, end = end, end + _count(shape)
@@ -206,7 +212,8 @@ class TorchOptimizer:
                 if kept.dtype == torch.float32:
                     view = place.view(kept.shape)
                     view.copy_(value)
-                    of[kept.key] = view
+                    if not kept.on_cpu:
+                        of[kept.key] = view
                 else:
                     raw = value.detach().contiguous().reshape(-1).view(torch.uint8)
                     place.view(torch.uint8)[: raw.numel()].copy_(raw)
@@ -230,10 +237,11 @@ def _other(kept: Kept, value: Any) -> ValueError:
 def _taken(kept: Kept, place: torch.Tensor) -> Any:
     if kept.dtype is None:
         return kept.kind(_read_number(place))
-    if kept.dtype == torch.float32:
+    if kept.dtype == torch.float32 and not kept.on_cpu:
         return place.view(kept.shape)
     size = torch.empty(0, dtype=kept.dtype).element_size() * _count(kept.shape)
-    return place.view(torch.uint8)[:size].clone().view(kept.dtype).view(kept.shape)
+    value = place.view(torch.uint8)[:size].clone().view(kept.dtype).view(kept.shape)
+    return value.cpu() if kept.on_cpu else value
 
 
 def _count(shape: Sequence[int]) -> int:
@@ -244,7 +252,7 @@ def _count(shape: Sequence[int]) -> int:
 
 
 def _read_number(place: torch.Tensor) -> float:
-    number: float = struct.unpack("<d", place[:_NUMBER].contiguous().numpy().tobytes())[0]
+    number: float = struct.unpack("<d", place[:_NUMBER].cpu().contiguous().numpy().tobytes())[0]
     return number
 
 

@@ -86,7 +86,12 @@ def recomputed():
     return Recomputed(), x, y
 
 
-KINDS = {"mlp": mlp, "cnn": cnn, "lstm": lstm, "gpt": gpt, "compiled": compiled, "recomputed": recomputed}
+def foreign():
+    """Its updates are PyTorch's."""
+    return mlp()
+
+
+KINDS = {"mlp": mlp, "foreign": foreign, "cnn": cnn, "lstm": lstm, "gpt": gpt, "compiled": compiled, "recomputed": recomputed}
 
 
 def loss(net, batch):
@@ -114,6 +119,12 @@ def sureness(net, batch):
 GROUPS = {"gpt": {"ema": 0.9}, "lstm": {"lr_factors": {"*bias*": 2.0}, "no_decay": ["*bias*"]}}
 
 
+def optimizer(kind):
+    if kind == "foreign":
+        return dtrain.torch_optimizer(lambda params: torch.optim.Adam(params, lr=3e-3, amsgrad=True), clip_norm=1.0, ema=0.9)
+    return dtrain.AdamW(lr=3e-3, clip_norm=1.0, **GROUPS.get(kind, {}))
+
+
 def main():
     kind = sys.argv.pop(1)
     _, x, y = KINDS[kind]()
@@ -123,7 +134,7 @@ def main():
         val=(x[:80], y[:80]),
         loss=loss,
         metrics={"accuracy": accuracy, "error": error, "sureness": sureness},
-        optimizer=dtrain.AdamW(lr=3e-3, clip_norm=1.0, **GROUPS.get(kind, {})),
+        optimizer=optimizer(kind),
         epochs=4,
         global_batch=40,
         micro_batch=8,

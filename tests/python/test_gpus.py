@@ -58,8 +58,9 @@ class OnGpus(unittest.TestCase):
         self.assertEqual(self.train("cnn", "devices=cuda:0", "offload=state", FAKE_CUDA_WRONG="adamw_f32").digest, on_cpu)
 
     @in_turn(2)
-    def test_halves_averages_groups_and_tied_tables(self):
-        for kind, *settings in (["gpt"], ["lstm"], ["mlp", "precision=f16"], ["recomputed", "precision=bf16"]):
+    def test_halves_averages_groups_tied_tables_and_optimizers_of_pytorch(self):
+        works = (["gpt"], ["lstm"], ["mlp", "precision=f16"], ["foreign", "precision=f16"], ["recomputed", "precision=bf16"])
+        for kind, *settings in works:
             one = self.train(kind, *settings, "devices=cpu", "ranks=1").digest
             self.assertEqual(self.train(kind, *settings, "devices=cuda:0,1").digest, one, (kind, settings))
 

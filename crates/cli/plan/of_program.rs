@@ -45,7 +45,8 @@ impl Plan {
             return Ok(None);
         }
         let optimizer = &self.config.optimizer;
-        let lacks = match optimizer.rule.in_shares() {
+        let has_kernels = optimizer.rule.in_shares() || optimizer.rule == Rule::Torch;
+        let lacks = match has_kernels {
             true if self.config.offload == Offload::Auto => can_compute_here(),
             true => Ok(()),
             false => Err("GPUs have no kernels for the updates of this optimizer".to_owned()),
@@ -123,7 +124,13 @@ impl Plan {
                     Ok(replica)
                 });
         let mut replica = replica.map_err(|error| match error {
-            EngineError::NoRoom(words) | EngineError::Device(words) => CliError::failed(words),
+            EngineError::NoRoom(words) => {
+                let words = words.split("\nhint: ").next().unwrap_or_default().to_owned();
+                CliError::failed(words).hint(
+                    "offload=state keeps it in the host's memory; with state=sharded ranks share it out",
+                )
+            }
+            EngineError::Device(words) => CliError::failed(words),
             error => self.misfit(&error).into(),
         })?;
         self.complete(&mut replica)?;

@@ -9,6 +9,7 @@ mod by_program;
 mod by_stages;
 mod gathering;
 mod keeping;
+mod made_whole;
 mod making;
 mod sharding;
 mod windows;
@@ -30,11 +31,11 @@ use crate::lends_memory::LendsMemory;
 use crate::loss::expect_length;
 use crate::loss_scale::{LossScale, LossScaling};
 use crate::model::Model;
-use crate::optimizer::{Buffers, Keeps, Optimizer};
+use crate::optimizer::{Buffers, Keeps, Optimizer, Rule};
 use crate::passes;
 use crate::program_on_device::ProgramOnDevice;
 use crate::replica::Replica;
-use crate::settling::{Normaliser, Settling};
+use crate::settling::{Findings, Normaliser, Settling};
 use crate::sharding::Sharding;
 use crate::sharing::Sharing;
 use crate::stages::{Gradients, Inside, Parameters, Whole};
@@ -46,6 +47,7 @@ use brought::{Brought, Zeros};
 use by_program::ByProgram;
 use by_stages::ByStages;
 use dtrain_types::{MicroBatch, Seed, Step, Wire};
+use made_whole::MadeWhole;
 use making::{MakesPasses, Reads, Writes};
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -93,10 +95,18 @@ enum To<'a> {
     Windows(&'a mut dyn Gradient, Wire),
 }
 
+/// What a device finds of a step.
+enum Found<D: OwnMemory> {
+    /// It is on its way.
+    Pending(D::Pending),
+    /// The host had to know.
+    Known(Findings),
+}
+
 /// An update that the device has.
 struct Given<D: OwnMemory> {
     step: Step,
-    found: D::Pending,
+    found: Found<D>,
     /// Its normaliser, where the host gave it.
     weight: Option<f64>,
 }
@@ -350,9 +360,11 @@ impl<D: OwnMemory> DeviceReplica<D> {
     /// Gives the device an update with gradient 0. Without a weight, that of the losses of the step.
     fn give_update(&mut self, step: Step, weight: Option<f64>, samples: u64) -> Result<(), EngineError> {
         assert_eq!(step, self.host.applied.next(), "updates come in order, each once");
-        let Self { device, facts, gradients, sections, optimizer, runs, losses, .. } = self;
+        let Self {
+            device, facts, passes: by, gradients, sections, optimizer, runs, losses, loss_scale, ..
+        } = self;
         let facts = &*facts;
-        let [parameters, mut stats, first, second, average] =
+        let [mut parameters, mut stats, mut first, second, mut average] =
             sections.each_mut().map(|section| D::take(section));
         let stats_len = D::len_mut(&stats);
         let normaliser = weight.map_or(Normaliser::Losses(losses), Normaliser::Known);
@@ -361,16 +373,26 @@ impl<D: OwnMemory> DeviceReplica<D> {
         let scalars =
             device.settle(&settling, normaliser, gradient, D::part_mut(&mut stats, 0..stats_len))?;
         losses.clear();
+        let mut known = None;
         if let Some(scalars) = scalars {
             let (grads, sums) = passes::parts::<D>(facts, gradient);
-            let buffers = Buffers::<D> { parameters, first, second, average };
-            optimizer.apply(device, step, scalars.factors, runs, grads, buffers);
+            if optimizer.rule == Rule::External {
+                let of = MadeWhole { device: &*device, facts, optimizer, by: &mut **by };
+                let buffers = [&mut parameters, &mut first, &mut average];
+                known = Some(of.update(step, (weight, *loss_scale), grads, buffers)?);
+            } else {
+                let buffers = Buffers::<D> { parameters, first, second, average };
+                optimizer.apply(device, step, scalars.factors, runs, grads, buffers);
+            }
             if samples > 0 && facts.stats > 0 {
                 let stats = D::part_mut(&mut stats, 0..facts.stats);
                 device.blend(facts.momentum, scalars.stats, sums, stats);
             }
         }
-        let found = self.device.send_findings()?;
+        let found = match known {
+            Some(found) => Found::Known(found),
+            None => Found::Pending(self.device.send_findings()?),
+        };
         self.given.push_back(Given { step, found, weight });
         // The next step's batch may take its time.
         self.device.submit();
@@ -411,7 +433,7 @@ impl<D: OwnMemory> DeviceReplica<D> {
 /// *Errors*: options of an optimizer that make no sense, or that devices of their own have no kernels for.
 fn check(optimizer: &Optimizer) -> Result<(), EngineError> {
     optimizer.check()?;
-    if optimizer.rule.in_shares() {
+    if optimizer.rule.in_shares() || optimizer.rule == Rule::External {
         return Ok(());
     }
     let reason = "this device has no kernels for an update of whole matrices".into();

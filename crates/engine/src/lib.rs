@@ -87,7 +87,7 @@ pub use muon::{AdjustLr, Muon, hidden_matrices};
 pub use newton_schulz::NewtonSchulz;
 pub use optimizer::{DecayGroup, Factors, Keeps, Optimizer, Rule};
 pub use own_memory::OwnMemory;
-pub use program_on_device::{ComputesOn, DevicePlaces, DeviceView, ProgramOnDevice};
+pub use program_on_device::{ComputesOn, DevicePlaces, DeviceUpdate, DeviceView, ProgramOnDevice};
 pub use replica::{Replica, is_at_fault, micro_batch};
 pub use schedule::{Decay, LrScaling, LrSchedule, Span};
 pub use settling::{Findings, Normaliser, Settling, UpdateScalars, Verdict};

@@ -40,6 +40,23 @@ pub struct DevicePlaces {
     pub scale: Option<u64>,
 }
 
+/// An update that the program's own optimizer makes on a device: [`WholeUpdate`](crate::WholeUpdate), by addresses.
+#[derive(Clone, Copy, Debug)]
+pub struct DeviceUpdate {
+    /// Its number, from 1.
+    pub step: Step,
+    /// What the schedule of the learning rate says: a factor.
+    pub lr: f64,
+    /// What the gradient is multiplied by to become that of the mean, clipped.
+    pub scale: f32,
+    /// The reduced gradient of all parameters, every element finite.
+    pub gradient: Lent,
+    /// All parameters, to be changed in place.
+    pub parameters: Lent,
+    /// All that its optimizer keeps, to be changed in place: zeros before the first update.
+    pub kept: Lent,
+}
+
 /// The passes of a model that another program makes on a device.
 pub trait ProgramOnDevice: Send {
     /// On what.
@@ -57,6 +74,11 @@ pub trait ProgramOnDevice: Send {
         to: DevicePlaces,
         settle: &mut (dyn FnMut(usize) + Send),
     ) -> Result<(), EngineError>;
+
+    /// Makes an update, where the rule is [`Rule::External`](crate::Rule::External).
+    ///
+    /// *Order*: the bits depend on the arguments alone. *Errors*: [`EngineError::External`]; the state then holds anything.
+    fn update(&mut self, update: DeviceUpdate) -> Result<(), EngineError>;
 
     /// How many metrics of its own it has, beside loss and accuracy.
     fn metrics(&self) -> usize;

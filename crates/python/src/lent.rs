@@ -3,7 +3,7 @@
 //! On a CPU the hooks run on the thread of the pass, which waits in PyTorch; for a GPU on a thread that PyTorch has for it.
 
 use std::ptr::NonNull;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Condvar, Mutex, PoisonError};
 use std::thread::{self, ThreadId};
 
 /// Who hears from which element on everything is final.
@@ -22,6 +22,8 @@ struct Lent(NonNull<Hears>);
 unsafe impl Send for Lent {}
 
 static PASSES: Mutex<Vec<Pass>> = Mutex::new(Vec::new());
+/// A hook has given back whom it told.
+static GIVEN_BACK: Condvar = Condvar::new();
 
 fn with_passes<T>(look: impl FnOnce(&mut Vec<Pass>) -> T) -> T {
     look(&mut PASSES.lock().unwrap_or_else(PoisonError::into_inner))
@@ -32,12 +34,12 @@ struct Loan(ThreadId);
 
 impl Drop for Loan {
     fn drop(&mut self) {
-        with_passes(|passes| {
-            let at = passes.iter().position(|pass| pass.on == self.0).expect("it was lent");
-            let pass = passes.swap_remove(at);
-            // Nobody could wait for it here: the hooks of a pass end before it does.
-            assert!(pass.hears.is_some(), "a pass ended while one of its hooks went on");
-        });
+        let is_away =
+            |passes: &mut Vec<Pass>| passes.iter().any(|pass| pass.on == self.0 && pass.hears.is_none());
+        // A pass that failed may end while a hook of it goes on, on another thread: that is waited for.
+        let passes = PASSES.lock().unwrap_or_else(PoisonError::into_inner);
+        let passes = GIVEN_BACK.wait_while(passes, is_away);
+        passes.unwrap_or_else(PoisonError::into_inner).retain(|pass| pass.on != self.0);
     }
 }
 
@@ -71,6 +73,7 @@ pub fn settle(from: usize) {
     hears(from);
     with_passes(|passes| {
         let pass = passes.iter_mut().find(|pass| pass.on == on);
-        pass.expect("a pass does not end while one of its hooks goes on").hears = Some(lent);
+        pass.expect("a pass waits for its hooks").hears = Some(lent);
     });
+    GIVEN_BACK.notify_all();
 }

@@ -7,7 +7,7 @@ use crate::threads::make_known;
 use dtrain::data::{DataError, Dataset, InputSpec, Opened, SampleSlot, SampleSpec, TargetSpec};
 use dtrain::engine::device::LossSums;
 use dtrain::engine::{
-    BatchView, ComputesOn, DevicePlaces, DeviceView, EngineError, ExternalBatch, ExternalModel,
+    BatchView, ComputesOn, DevicePlaces, DeviceUpdate, DeviceView, EngineError, ExternalBatch, ExternalModel,
     ExternalTensor, Gradient, Inputs, ProgramOnDevice, Section, StateView, WholeUpdate,
 };
 use dtrain::runtime::{Program, Signal};
@@ -300,6 +300,14 @@ impl ProgramOnDevice for PythonModel {
             })
         });
         told.map(drop).map_err(|error| EngineError::External(words(error)))
+    }
+
+    fn update(&mut self, update: DeviceUpdate) -> Result<(), EngineError> {
+        make_known();
+        let DeviceUpdate { lr, scale, gradient, parameters, kept, .. } = update;
+        let places = (gradient.address, parameters.address, kept.address);
+        let made = Python::attach(|py| self.0.call_method1(py, "update", (lr, scale, places)));
+        made.map(drop).map_err(|error| EngineError::External(words(error)))
     }
 
     fn metrics(&self) -> usize {

@@ -2,12 +2,12 @@
 //!
 //! It lends the program places and does not know what is computed there.
 
-use super::making::{MakesPasses, Reads, Writes};
+use super::making::{Made, MakesPasses, Reads, Writes};
 use crate::batch::{BatchView, EvaluationCounts, Inputs};
 use crate::device::LossSums;
 use crate::error::EngineError;
 use crate::lends_memory::LendsMemory;
-use crate::program_on_device::{ComputesOn, DevicePlaces, DeviceView, ProgramOnDevice};
+use crate::program_on_device::{ComputesOn, DevicePlaces, DeviceUpdate, DeviceView, ProgramOnDevice};
 use crate::update_facts::UpdateFacts;
 use dtrain_types::{MicroBatch, Step};
 
@@ -31,11 +31,16 @@ impl ByProgram {
             parameters: D::lent(params.part(0..self.facts.parameters)),
             stats: D::lent(D::part(stats, 0..self.facts.stats)),
         };
+        self.let_begin(device);
+        view
+    }
+
+    /// Has what was given come before what the program does.
+    fn let_begin<D: LendsMemory>(&self, device: &D) {
         match self.program.computes_on() {
             ComputesOn::Queue => device.submit(),
             ComputesOn::Host => device.wait(),
         }
-        view
     }
 }
 
@@ -85,6 +90,19 @@ impl<D: LendsMemory> MakesPasses<D> for ByProgram {
         _: &mut [f32],
     ) -> Result<(), EngineError> {
         Err(EngineError::External("its program predicts".into()))
+    }
+
+    fn update(&mut self, update: Made<'_, D>) -> Result<(), EngineError> {
+        let Made { device, step, lr, scale, gradient, parameters, kept } = update;
+        self.let_begin(device);
+        self.program.update(DeviceUpdate {
+            step,
+            lr,
+            scale,
+            gradient: D::lent(gradient),
+            parameters: D::lent_mut(&parameters),
+            kept: D::lent_mut(&kept),
+        })
     }
 
     fn rehearse(&mut self, _: Reads<'_, D>, _: Writes<'_, D>) -> Result<D::Sums, EngineError> {

@@ -2,7 +2,7 @@
 //!
 //! It does not know the state that it is lent, nor what becomes of a gradient.
 
-use super::making::{MakesPasses, Reads, Writes};
+use super::making::{Made, MakesPasses, Reads, Writes};
 use crate::OwnMemory;
 use crate::batch::{BatchView, EvaluationCounts, Inputs, Targets};
 use crate::device::{LossSums, Outputs, Rows, reborrow};
@@ -153,6 +153,10 @@ impl<D: OwnMemory> MakesPasses<D> for ByStages<D> {
         self.model.close_ranks(&mut home);
         outputs.copy_from_slice(&home[..outputs.len()]);
         Ok(())
+    }
+
+    fn update(&mut self, update: Made<'_, D>) -> Result<(), EngineError> {
+        panic!("update {:?} is not for stages to make", update.step)
     }
 
     fn rehearse(&mut self, reads: Reads<'_, D>, writes: Writes<'_, D>) -> Result<D::Sums, EngineError> {

@@ -2,17 +2,28 @@
 //!
 //! It does not know which gradient is whose.
 
-use super::{DeviceReplica, Given, MOST_GIVEN, To};
+use super::{DeviceReplica, Found, Given, MOST_GIVEN, To};
 use crate::OwnMemory;
 use crate::batch::{BatchFigures, BatchView};
 use crate::error::EngineError;
 use crate::keeping::{Keeping, Kept, StepOutcome};
 use crate::loss::expect_length;
+use crate::optimizer::Rule;
 use crate::passes::{self, Divisor, Seen};
-use crate::settling::Verdict;
+use crate::settling::{Findings, Verdict};
 use crate::update_info::UpdateInfo;
 use dtrain_types::{Bytes, DeviceMemory, MicroBatch, Step};
 use std::ops::Range;
+
+impl<D: OwnMemory> DeviceReplica<D> {
+    /// *Blocks* until it is known. *Errors*: of the device.
+    fn found(&self, found: Found<D>) -> Result<Findings, EngineError> {
+        match found {
+            Found::Pending(found) => self.device.findings(found),
+            Found::Known(found) => Ok(found),
+        }
+    }
+}
 
 impl<D: OwnMemory> Keeping for DeviceReplica<D> {
     fn keep(&mut self, gradients: usize) -> bool {
@@ -96,6 +107,10 @@ impl<D: OwnMemory> Keeping for DeviceReplica<D> {
     }
 
     fn work_ahead(&mut self, micro_batches: usize) -> bool {
+        if self.optimizer.rule == Rule::External {
+            // Whoever makes the updates is told whether there is one.
+            return false;
+        }
         // Of a step that was left.
         self.losses.clear();
         self.losses.reserve(micro_batches);
@@ -109,7 +124,7 @@ impl<D: OwnMemory> Keeping for DeviceReplica<D> {
 
     fn outcome(&mut self) -> Result<Option<StepOutcome>, EngineError> {
         let Some(Given { step, found, weight }) = self.given.pop_front() else { return Ok(None) };
-        let found = self.device.findings(found)?;
+        let found = self.found(found)?;
         let weight = weight.unwrap_or(found.sums.weight);
         let divisor = Divisor { weight, scale: self.loss_scale };
         let seen = Seen { squares: found.squares, stats_finite: found.stats_finite };
@@ -131,7 +146,7 @@ impl<D: OwnMemory> Keeping for DeviceReplica<D> {
             Err(_) => {
                 // What was given behind it has changed nothing either.
                 while let Some(Given { found, .. }) = self.given.pop_front() {
-                    self.device.findings(found)?;
+                    self.found(found)?;
                 }
                 self.device.go_on()?;
                 self.host.applied = Step(step.0 - 1);

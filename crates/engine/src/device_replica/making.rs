@@ -29,6 +29,24 @@ pub(super) struct Writes<'a, D: OwnMemory> {
     pub scale: Option<D::Scalar>,
 }
 
+/// An update that is made as a whole, by a program.
+pub(super) struct Made<'a, D: OwnMemory> {
+    /// The device.
+    pub device: &'a D,
+    /// Its number, from 1.
+    pub step: Step,
+    /// What the schedule of the learning rate says.
+    pub lr: f64,
+    /// What the gradient is multiplied by to become that of the mean, clipped.
+    pub scale: f32,
+    /// The reduced gradient of all parameters, every element finite.
+    pub gradient: D::Ref<'a>,
+    /// All parameters.
+    pub parameters: D::Mut<'a>,
+    /// All that the program's optimizer keeps.
+    pub kept: D::Mut<'a>,
+}
+
 /// What makes the passes of a replica on a device.
 pub(super) trait MakesPasses<D: OwnMemory>: Send {
     /// [`Replica::prefetch`](crate::Replica::prefetch).
@@ -64,6 +82,9 @@ pub(super) trait MakesPasses<D: OwnMemory>: Send {
         inputs: Inputs<'_>,
         outputs: &mut [f32],
     ) -> Result<(), EngineError>;
+
+    /// Makes an update, where the rule is [`Rule::External`](crate::Rule::External). *Errors*: of the program; the state then holds anything.
+    fn update(&mut self, update: Made<'_, D>) -> Result<(), EngineError>;
 
     /// Makes the greatest training pass there can be, over zeros, to memory that nobody reads.
     fn rehearse(&mut self, reads: Reads<'_, D>, writes: Writes<'_, D>) -> Result<D::Sums, EngineError>;
