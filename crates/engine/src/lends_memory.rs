@@ -4,7 +4,7 @@ use crate::own_memory::OwnMemory;
 
 /// f32 memory of a device, as another program in this process finds it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Lent {
+pub struct LentFloats {
     /// Its address there.
     pub address: u64,
     /// How many.
@@ -15,9 +15,9 @@ pub struct Lent {
 /// that was given before, and in front of what is given later.
 pub trait LendsMemory: OwnMemory {
     /// Where numbers lie that the program may read.
-    fn lent(of: Self::Ref<'_>) -> Lent;
+    fn lent(of: Self::Ref<'_>) -> LentFloats;
     /// Where numbers lie that the program may write.
-    fn lent_mut(of: &Self::Mut<'_>) -> Lent;
+    fn lent_mut(of: &Self::Mut<'_>) -> LentFloats;
     /// Where the f32 lies that losses are multiplied by: see [`OwnMemory::loss_scale`].
     fn lent_scale(&self) -> u64;
     /// A place for what the next loss comes to, and its address: an f64 for the loss, one for its weight, and another one that becomes

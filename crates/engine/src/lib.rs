@@ -78,7 +78,7 @@ pub use groups::{Grouping, MOST_GROUPS, ParameterGroup, Runs, fits};
 pub use host_state::HostState;
 pub use keeping::{Keeping, Kept, StepOutcome};
 pub use layout::{Layout, Section, StageSlice, Tensor};
-pub use lends_memory::{LendsMemory, Lent};
+pub use lends_memory::{LendsMemory, LentFloats};
 pub use loss::Loss;
 pub use loss_scale::{LossScale, LossScaling};
 pub use model::Model;

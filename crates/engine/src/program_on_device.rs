@@ -5,7 +5,7 @@
 use crate::batch::BatchView;
 use crate::device::LossSums;
 use crate::error::EngineError;
-use crate::lends_memory::Lent;
+use crate::lends_memory::LentFloats;
 use dtrain_types::{ExactQuotient, MicroBatch, Step};
 
 /// On what a program computes.
@@ -23,9 +23,9 @@ pub struct DeviceView {
     /// Updates done: while they are the same the numbers are.
     pub applied: Step,
     /// All parameters.
-    pub parameters: Lent,
+    pub parameters: LentFloats,
     /// All running statistics, without a loss scale.
-    pub stats: Lent,
+    pub stats: LentFloats,
 }
 
 /// Where a program writes what a micro-batch comes to.
@@ -33,7 +33,7 @@ pub struct DeviceView {
 pub struct DevicePlaces {
     /// The gradient of the *sum* of weighted losses, times the scale; behind it, for each running statistic, its value after the micro-batch times
     /// the rows. All of it is overwritten.
-    pub gradient: Lent,
+    pub gradient: LentFloats,
     /// The address of three f64: the loss, its weight, and zero.
     pub sums: u64,
     /// The address of the f32 by which the loss is multiplied before its gradient is taken, if it is.
@@ -50,11 +50,11 @@ pub struct DeviceUpdate {
     /// What the gradient is multiplied by to become that of the mean, clipped.
     pub scale: f32,
     /// The reduced gradient of all parameters, every element finite.
-    pub gradient: Lent,
+    pub gradient: LentFloats,
     /// All parameters, to be changed in place.
-    pub parameters: Lent,
+    pub parameters: LentFloats,
     /// All that its optimizer keeps, to be changed in place: zeros before the first update.
-    pub kept: Lent,
+    pub kept: LentFloats,
 }
 
 /// The passes of a model that another program makes on a device.

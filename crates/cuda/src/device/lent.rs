@@ -5,15 +5,15 @@
 use super::settlements::Found;
 use super::{CudaDevice, PendingSums};
 use crate::values::{Values, ValuesMut};
-use dtrain_engine::{LendsMemory, Lent};
+use dtrain_engine::{LendsMemory, LentFloats};
 
 impl LendsMemory for CudaDevice {
-    fn lent(of: Values<'_>) -> Lent {
+    fn lent(of: Values<'_>) -> LentFloats {
         let floats = of.floats();
-        Lent { address: floats.address(), elements: floats.len() }
+        LentFloats { address: floats.address(), elements: floats.len() }
     }
 
-    fn lent_mut(of: &ValuesMut<'_>) -> Lent {
+    fn lent_mut(of: &ValuesMut<'_>) -> LentFloats {
         Self::lent(of.read())
     }
 

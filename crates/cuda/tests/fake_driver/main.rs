@@ -16,6 +16,7 @@ mod modes;
 mod nccl;
 mod operations;
 mod precision;
+mod program;
 mod repeats;
 mod rig;
 mod streams;
