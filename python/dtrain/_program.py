@@ -151,6 +151,11 @@ class Program:
         if gpu is not None and os.environ.get(_STAND_IN):
             # dtrain's driver is the stand-in that its tests have: the memory of its GPUs is this process's.
             gpu, self.there = None, setup["stream"] is not None
+        elif gpu is not None and not torch.cuda.is_available():
+            raise ProgramError(
+                f"PyTorch {torch.__version__} cannot use cuda:{gpu}: it is a build for CPUs, or does not suit the driver\n"
+                "hint: devices=cpu, or a build of PyTorch for your driver's CUDA"
+            )
         elif setup["stream"] is not None:
             self.there = True
             self.stream = torch.cuda.ExternalStream(setup["stream"], device=gpu)

@@ -90,6 +90,13 @@ class OnGpus(unittest.TestCase):
         refused = self.begin("mlp", "devices=cuda:0,1", "offload=state", "backend=nccl").end()
         self.assertEqual(refused.code, 2, refused.words)
         self.assertIn("go through the host", refused.words)
+        refused = self.begin("mlp", "devices=cuda:0", FAKE_CUDA_MEMORY="10000").end()
+        self.assertEqual(refused.code, 1, refused.words)
+        self.assertIn("offload=state keeps it in the host's memory", refused.words)
+        # There the driver is real to dtrain, and PyTorch has none.
+        refused = self.begin("mlp", "devices=cuda:0", DTRAIN_TEST_STAND_IN_GPUS="").end()
+        self.assertEqual(refused.code, 1, refused.words)
+        self.assertIn("cannot use cuda:0: it is a build for CPUs, or does not suit the driver", refused.words)
         refused = self.begin("mlp", "devices=cuda:0", "offload=none", "optimizer.kind=muon").end()
         self.assertEqual(refused.code, 2, refused.words)
         self.assertIn("offload=state", refused.words)
