@@ -2,10 +2,11 @@
 """Breaks the guards of the control plane one at a time and asks the simulator's random sweep to find each.
 
 A guard that no sabotage needs is no guard: it is removed, or the simulator learns to see what it prevents. Each sabotage
-is one line of crates/protocol or of the shared state, changed in a copy of the sources; the sweep runs so many seeds and says
+is one line of crates/protocol, of the shared state or of crates/rounds, changed in a copy of the sources; the sweep runs so many seeds and says
 which invariant caught it first. One that no seed finds is looked for by the tests of the crate: a second wall behind one that
 holds has to be missed by a test at least. Those of the drivers are in `simulations/tests/`; these are those of the machines.
-Guards of a supervisor that takes over are looked for where every second fault is the death of one.
+Guards of a supervisor that takes over are looked for where every second fault is the death of one, those of steps in rounds
+where each rank has but its shards of the parameters.
 
     python3 simulations/guards.py --seeds 2000
 """
@@ -23,8 +24,10 @@ MEMBER = "crates/protocol/src/member.rs"
 NODE = "crates/protocol/src/node.rs"
 AGENDA = "crates/protocol/src/agenda.rs"
 SHARED = "crates/engine/src/shared_update.rs"
+OF_ROUNDS = "crates/rounds/src/"
 PROTOCOL_TESTS = ["-p", "dtrain-protocol"]
 SHARED_TESTS = ["-p", "dtrain-runtime", "--test", "shared_state"]
+ROUNDS_TESTS = ["-p", "dtrain-rounds"]
 GUARDS = [
     # what the guard does, its file, the line, the line without it
     ("a member takes in no overtaken directive", MEMBER,
@@ -201,9 +204,45 @@ TAKEOVER = [
      "let steps = &steps[..taken];", "let _ = taken;"),
 ]
 
+ROUNDS = [
+    ("rounds: a window of a gradient that broke off is told", OF_ROUNDS + "rounds.rs",
+     "        gradient.finish()?;\n        Ok(figures?)", "        let _ = gradient.finish();\n        Ok(figures?)"),
+    ("rounds: a window of parameters that broke off is told", OF_ROUNDS + "rounds.rs",
+     "        brought.finish()?;\n        gradient.finish()?;\n        Ok(figures?)",
+     "        let _ = brought.finish();\n        gradient.finish()?;\n        Ok(figures?)"),
+    ("rounds: no gradient travels once an exchange broke off", OF_ROUNDS + "window_sums.rs",
+     "if !on.are_cut() {", "if true {"),
+    ("rounds: no parameters travel once an exchange broke off", OF_ROUNDS + "window_parameters.rs",
+     " && !on.are_cut() {", " {"),
+    ("rounds: a pass is brought the window that it asks for", OF_ROUNDS + "window_parameters.rs",
+     "if self.there != Some(window) &&", "if self.there.is_none() &&"),
+    ("rounds: who computes nothing takes part in what is read backward", OF_ROUNDS + "rounds.rs",
+     "Call::Reads(elements) if gathers =>", "Call::Reads(elements) if gathers && elements.start > elements.end =>"),
+    ("rounds: who computes nothing takes part in the sums of the statistics in their turn", OF_ROUNDS + "rounds.rs",
+     "    gradient.iter_mut().for_each(|gradient| gradient.settle(parameters));\n", "    let _ = parameters;\n"),
+    ("rounds: what waits is added up when the step ends", OF_ROUNDS + "window_sums.rs",
+     "let is_last = first + active as u32 == round.micro_batches;", "let is_last = false;"),
+    ("rounds: subtrees are counted from the first micro-batch of the step", OF_ROUNDS + "folding.rs",
+     "micro_batch.trailing_ones() as usize", "{ let _ = micro_batch; at.trailing_ones() as usize }"),
+    ("rounds: the last round has as many micro-batches as are left", OF_ROUNDS + "window_sums.rs",
+     "let active = (round.micro_batches - first).min(*world as u32) as usize;", "let active = *world;"),
+    ("rounds: who needs what is said of each window of a gradient", OF_ROUNDS + "window_sums.rs",
+     "            on.narrow(&piece.narrow);\n", ""),
+    ("rounds: who has what is said of each window of parameters", OF_ROUNDS + "window_parameters.rs",
+     "            on.narrow(narrow);\n", "            let _ = narrow;\n"),
+    ("rounds: what is told of micro-batches is added up in their order", OF_ROUNDS + "rounds.rs",
+     "starts[m % world] + TRAILER * (m / world)", "TRAILER * m"),
+]
+
 
 def run(command, **more):
     return subprocess.run(command, capture_output=True, text=True, **more)
+
+
+def tests_of(path):
+    if path.startswith(OF_ROUNDS):
+        return ROUNDS_TESTS
+    return SHARED_TESTS if path == SHARED else PROTOCOL_TESTS
 
 
 def main():
@@ -211,6 +250,7 @@ def main():
     parser.add_argument("--seeds", type=int, default=2000)
     parser.add_argument("--only", help="guards whose words hold this")
     parser.add_argument("--takeover", action="store_true", help="only those of a supervisor that takes over")
+    parser.add_argument("--rounds", action="store_true", help="only those of steps in rounds")
     parser.add_argument("--target", default=None, help="a target folder that is warm")
     arguments = parser.parse_args()
     root = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
@@ -221,8 +261,10 @@ def main():
         environment = {**os.environ, "CARGO_TARGET_DIR": arguments.target or os.path.join(folder, "target")}
         build = ["cargo", "build", "--quiet", "--release", "-p", "dtrain-simulations", "--example", "sweep"]
         print("| guard | found by | the first of how many seeds |\n|---|---|---|")
-        guards = [] if arguments.takeover else [(guard, []) for guard in GUARDS]
-        guards += [(guard, ["all", "supervisor-crash:23"]) for guard in TAKEOVER]
+        every = not (arguments.takeover or arguments.rounds)
+        guards = [(guard, []) for guard in GUARDS if every]
+        guards += [(guard, ["all", "supervisor-crash:23"]) for guard in TAKEOVER if every or arguments.takeover]
+        guards += [(guard, ["parameters"]) for guard in ROUNDS if every or arguments.rounds]
         for (words, path, line, without), faults in guards:
             if arguments.only and arguments.only not in words:
                 continue
@@ -251,7 +293,7 @@ def main():
                 if found:
                     print(f"| {words} | {found[2]} | seed {found[1]} |", flush=True)
                 else:
-                    test = ["cargo", "test", "--quiet", *(SHARED_TESTS if path == SHARED else PROTOCOL_TESTS)]
+                    test = ["cargo", "test", "--quiet", *tests_of(path)]
                     output = run(test, cwd=copy, env=environment).stdout
                     failed = re.search(r"^    ([\w:]+)$", output, re.M)
                     print(f"| {words} | {f'`{failed[1]}`' if failed else 'NOTHING'} | none of {done} |", flush=True)

@@ -1,10 +1,11 @@
 //! A sweep without the rest of dtrain: `sweep A B` runs the seeds A..B, `sweep A` tells the story of one.
 //!
 //! Words after that choose the world and its faults: `12x3` is 12 ranks on 3 hosts; `none`, `all` or the name of a kind is what goes
-//! wrong. A kind that is named more often is drawn more often, and `supervisor-crash:23` names it 23 times.
+//! wrong; `shards`, `gradients` or `parameters` is what ranks share out. A kind that is named more often is drawn more often, and `supervisor-crash:23` names it 23 times.
 
-use dtrain_sim::{FaultKind, Faults, Settings, simulate};
+use dtrain_sim::{DataPlane, FaultKind, Faults, Settings, simulate};
 use dtrain_simulations::{Limit, Sweep, sweep};
+use dtrain_types::ShardLevel;
 
 /// The kinds that a word names; none if it names something else.
 fn kinds(word: &str) -> Option<Vec<FaultKind>> {
@@ -17,6 +18,17 @@ fn kinds(word: &str) -> Option<Vec<FaultKind>> {
     Some(named.repeat(times.parse().ok()?))
 }
 
+/// What a word says that ranks share out.
+fn shared_out(word: &str) -> Option<DataPlane> {
+    let level = match word {
+        "shards" => ShardLevel::Optimizer,
+        "gradients" => ShardLevel::Gradients,
+        "parameters" => ShardLevel::Parameters,
+        _ => return None,
+    };
+    Some(DataPlane::Shards(level))
+}
+
 /// How many ranks on how many hosts a word asks for.
 fn world(word: &str) -> Option<(u32, u32)> {
     let (ranks, nodes) = word.split_once('x')?;
@@ -26,13 +38,16 @@ fn world(word: &str) -> Option<(u32, u32)> {
 fn main() -> Result<(), String> {
     let words: Vec<String> = std::env::args().skip(1).collect();
     let number = |at: usize| words.get(at).and_then(|word| word.parse::<u64>().ok());
-    let first = number(0).ok_or("sweep FIRST [END] [RANKSxHOSTS] [FAULT...]")?;
+    let first =
+        number(0).ok_or("sweep FIRST [END] [RANKSxHOSTS] [shards|gradients|parameters] [FAULT...]")?;
     let end = number(1);
     let mut settings = Settings::of(first);
     let mut drawn = None;
     for word in &words[if end.is_some() { 2 } else { 1 }..] {
         if let Some((ranks, nodes)) = world(word) {
             (settings.ranks, settings.nodes) = (ranks, nodes);
+        } else if let Some(plane) = shared_out(word) {
+            settings.plane = plane;
         } else {
             let more = kinds(word).ok_or_else(|| format!("{word} is no fault"))?;
             drawn.get_or_insert_with(Vec::new).extend(more);

@@ -2,6 +2,7 @@
 
 use dtrain_sim::{DataPlane, Settings, simulate};
 use dtrain_simulations::{Limit, Sweep, sweep};
+use dtrain_types::ShardLevel;
 
 fn swept(settings: Settings, seeds: u64) {
     std::panic::set_hook(Box::new(|_| {}));
@@ -33,5 +34,5 @@ fn seeds_that_once_broke_something_break_nothing_any_more() {
     // A supervisor that stood still, in a run that was asked to end meanwhile, did not wait for a host that had to call it again.
     swept(Settings::of(209_784), 1);
     // Of ranks that all waited in a collective the supervisor took another one than the one that had hung until a moment before.
-    swept(Settings { plane: DataPlane::Shards, ..Settings::of(403_555) }, 1);
+    swept(Settings { plane: DataPlane::Shards(ShardLevel::Optimizer), ..Settings::of(403_555) }, 1);
 }

@@ -54,8 +54,12 @@ pub enum SimulatedPlane {
     Drawn,
     /// Each has a link to every other one.
     Links,
-    /// As links, and each holds shards of the state.
+    /// As links, and each holds shards of the optimizer's state.
     Shards,
+    /// The same, and gradients travel in windows.
+    Gradients,
+    /// The same, and each has but its shards of the parameters.
+    Parameters,
     /// In the memory of their hosts; those of one host alone share their state there.
     Hosts,
 }

@@ -9,7 +9,7 @@ use crate::error::CliError;
 use crate::report::{amount, grouped};
 use dtrain_sim::{DataPlane, FaultKind, Faults, Settings, SimReport, Violation, simulate};
 use dtrain_simulations::{Limit, Sweep, Tally, sweep};
-use dtrain_types::{Seed, counted};
+use dtrain_types::{Seed, ShardLevel, counted};
 use serde_json::{Value, json};
 use std::time::Duration;
 
@@ -48,7 +48,9 @@ fn settings(arguments: &Arguments) -> Result<Settings, CliError> {
         SimulatedPlane::Drawn => DataPlane::Drawn,
         SimulatedPlane::Links => DataPlane::Links,
         SimulatedPlane::Hosts => DataPlane::Hosts,
-        SimulatedPlane::Shards => DataPlane::Shards,
+        SimulatedPlane::Shards => DataPlane::Shards(ShardLevel::Optimizer),
+        SimulatedPlane::Gradients => DataPlane::Shards(ShardLevel::Gradients),
+        SimulatedPlane::Parameters => DataPlane::Shards(ShardLevel::Parameters),
     };
     Ok(Settings { ranks, nodes, plane, steps, faults, ..Settings::of(0) })
 }
@@ -137,6 +139,8 @@ fn replay(arguments: &Arguments, seed: Seed) -> String {
         SimulatedPlane::Drawn => {}
         SimulatedPlane::Links => command += " --plane links",
         SimulatedPlane::Shards => command += " --plane shards",
+        SimulatedPlane::Gradients => command += " --plane gradients",
+        SimulatedPlane::Parameters => command += " --plane parameters",
         SimulatedPlane::Hosts => command += " --plane hosts",
     }
     if faults != "all" {

@@ -125,10 +125,10 @@ impl Plan {
                 });
         let mut replica = replica.map_err(|error| match error {
             EngineError::NoRoom(words) => {
-                let words = words.split("\nhint: ").next().unwrap_or_default().to_owned();
-                CliError::failed(words).hint(
-                    "offload=state keeps it in the host's memory; with state=sharded ranks share it out",
-                )
+                let words = words.split("\nhint: ").next().unwrap_or_default();
+                CliError::failed(format!(
+                    "{words}\nhint: offload=state keeps the state in the host's memory; with state=sharded ranks share it out"
+                ))
             }
             EngineError::Device(words) => CliError::failed(words),
             error => self.misfit(&error).into(),

@@ -232,6 +232,12 @@ impl<D: Device> Model<D> {
         Windows::of(&self.layout, &self.chain.ties(), self.chain.itinerary())
     }
 
+    /// The same, where fewer than so many elements make no window: for models that are tiny on purpose.
+    #[must_use]
+    pub fn windows_of_at_least(&self, least: usize) -> Windows {
+        Windows::of_at_least(least, &self.layout, &self.chain.ties(), self.chain.itinerary())
+    }
+
     /// What it is made of.
     #[must_use]
     pub fn describe(&self) -> Description {

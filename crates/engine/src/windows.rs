@@ -44,6 +44,16 @@ impl Windows {
     /// *Order*: a pure function of its arguments.
     #[must_use]
     pub fn of(layout: &Layout, tied: &[Range<usize>], itinerary: Itinerary) -> Self {
+        Self::of_at_least(LEAST, layout, tied, itinerary)
+    }
+
+    /// The same, where fewer than so many elements make no window: for models that are tiny on purpose.
+    pub(crate) fn of_at_least(
+        least: usize,
+        layout: &Layout,
+        tied: &[Range<usize>],
+        itinerary: Itinerary,
+    ) -> Self {
         let mut all = Vec::new();
         let mut push = |elements: Range<usize>| {
             let meets = |tie: &Range<usize>| tie.start < elements.end && elements.start < tie.end;
@@ -56,7 +66,7 @@ impl Windows {
         let mut end = layout.parameters;
         for stage in layout.stages.iter().rev().filter(|stage| !stage.parameters.is_empty()) {
             let start = stage.parameters.start;
-            if end - start >= LEAST && start > 0 {
+            if end - start >= least && start > 0 {
                 push(start..end);
                 end = start;
             }

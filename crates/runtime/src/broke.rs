@@ -4,6 +4,7 @@ use dtrain_collective::CollectiveError;
 use dtrain_data::DataError;
 use dtrain_engine::EngineError;
 use dtrain_protocol::Failure;
+use dtrain_rounds::RoundsError;
 use std::any::Any;
 
 /// Why an order was not carried out to its end.
@@ -17,6 +18,15 @@ pub enum Broke {
 impl From<Failure> for Broke {
     fn from(failure: Failure) -> Self {
         Self::Failed(failure)
+    }
+}
+
+impl From<RoundsError> for Broke {
+    fn from(error: RoundsError) -> Self {
+        match error {
+            RoundsError::Exchange(error) => off(error),
+            RoundsError::Engine(error) => engine(error).into(),
+        }
     }
 }
 

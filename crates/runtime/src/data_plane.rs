@@ -5,10 +5,10 @@
 use crate::exchange::Wires;
 use crate::gradients::{AllReduce, Company, Gradients, Share};
 use crate::recipe::ComputeParts;
-use crate::rounds::Rounds;
 use crate::shards::Shards;
 use dtrain_collective::{Assignment, Backend, Geometry, Reduce, Sequence, rank_roots};
 use dtrain_engine::BatchFigures;
+use dtrain_rounds::Rounds;
 use dtrain_types::{BatchPlan, Generation, Merger, MicroRange, Rank, Step, Trailer};
 use std::time::Duration;
 
@@ -105,7 +105,7 @@ impl DataPlane {
     /// What ranks exchange floats by, and the rounds of a step, which take it. *Panics* where there are none.
     pub fn in_rounds(&mut self) -> (&mut Rounds, Wires<'_>) {
         let Self { rounds, backend, sequence, .. } = self;
-        let wires = Wires { backend: backend.as_mut(), sequence, waited: Duration::ZERO, are_cut: false };
+        let wires = Wires { backend: backend.as_mut(), sequence, waited: Duration::ZERO };
         (rounds.as_mut().expect("a step is made in rounds"), wires)
     }
 

@@ -1,7 +1,8 @@
 //! Collectives that add nothing, by which the ranks of a generation exchange floats. It does not know what they are.
 
 use crate::broke::{Broke, off};
-use dtrain_collective::{Backend, Op, Sequence};
+use dtrain_collective::{Backend, CollectiveError, Narrow, Op, Sequence};
+use dtrain_rounds::Exchange;
 use std::time::{Duration, Instant};
 
 /// A collective that adds nothing, from its start to its end; tells how long it took.
@@ -12,14 +13,22 @@ pub fn move_floats(
     sequence: &mut Sequence,
     op: &Op<'_>,
 ) -> Result<Duration, Broke> {
+    moved(backend, sequence, op).map_err(off)
+}
+
+fn moved(
+    backend: &mut dyn Backend,
+    sequence: &mut Sequence,
+    op: &Op<'_>,
+) -> Result<Duration, CollectiveError> {
     let begun = Instant::now();
     sequence.0 += 1;
-    backend.start(*sequence, op).map_err(off)?;
-    backend.finish(*sequence).map_err(off)?;
+    backend.start(*sequence, op)?;
+    backend.finish(*sequence)?;
     Ok(begun.elapsed())
 }
 
-/// What ranks exchange floats by.
+/// What ranks exchange floats by: the backend of a generation.
 pub struct Wires<'a> {
     /// Has the slots.
     pub backend: &'a mut dyn Backend,
@@ -27,16 +36,19 @@ pub struct Wires<'a> {
     pub sequence: &'a mut Sequence,
     /// How long others were waited for.
     pub waited: Duration,
-    /// Whether a collective broke off: then no slot is lent any more.
-    pub are_cut: bool,
 }
 
-impl Wires<'_> {
-    /// Runs a collective that adds nothing, from its start to its end. *Blocks* for all ranks. *Errors*: it broke off.
-    pub fn gather(&mut self, op: &Op<'_>) -> Result<(), Broke> {
-        let moved = move_floats(self.backend, self.sequence, op);
-        self.are_cut |= moved.is_err();
-        self.waited += moved?;
+impl Exchange for Wires<'_> {
+    fn slot(&mut self) -> &mut [f32] {
+        self.backend.arena().lease(0)
+    }
+
+    fn narrow(&mut self, narrow: &Narrow) {
+        self.backend.narrow(narrow);
+    }
+
+    fn gather(&mut self, op: &Op<'_>) -> Result<(), CollectiveError> {
+        self.waited += moved(self.backend, self.sequence, op)?;
         Ok(())
     }
 }

@@ -1,27 +1,13 @@
 //! Between the words of the data, those of the engine and those of a step: batches on their way in, figures on their way out.
 
 use dtrain_engine::{BatchFigures, BatchView, EvaluationCounts, Inputs, Targets};
-use dtrain_types::{ExactQuotient, Merger, MicroBatch, Trailer};
-
-/// Subtrees that wait while the trailers of a group are added: enough for any number of micro-batches.
-const MOST_PENDING: usize = 33;
+use dtrain_rounds::in_tree_order;
+use dtrain_types::{ExactQuotient, MicroBatch, Trailer};
 
 /// The trailers of micro-batches from `first` on, added in tree order.
 pub fn sum_of_trailers(figures: &[BatchFigures], checks: &[u64], first: u32, stop: u32) -> Trailer {
     let all = (first..).zip(figures.iter().zip(checks));
     in_tree_order(all.map(|(m, (figures, check))| Trailer { stop, ..figures.trailer(MicroBatch(m), *check) }))
-}
-
-/// Trailers of micro-batches that follow one another, added in tree order.
-pub fn in_tree_order(trailers: impl Iterator<Item = Trailer>) -> Trailer {
-    let mut pending = [Trailer::EMPTY; MOST_PENDING];
-    let mut merger = Merger::default();
-    for trailer in trailers {
-        pending[merger.next_buffer()] = trailer;
-        merger.push(|l, r| pending[l] = pending[l].merge(&pending[r]));
-    }
-    merger.finish(|l, r| pending[l] = pending[l].merge(&pending[r]));
-    pending[0]
 }
 
 /// A batch as a replica takes it.

@@ -10,11 +10,10 @@ use crate::figures::{lend, sum_of_trailers};
 use crate::gradients::{Pass, Subtree, Tools, Turn};
 use crate::profiler::Profiler;
 use crate::recipe::ComputeParts;
-use crate::rounds::Computed;
 use crate::sharded_state::sharding;
-use crate::window_sums::Round;
 use dtrain_engine::{EngineError, MicroBatchGroup, StepOutcome, UpdateInfo, is_at_fault};
 use dtrain_protocol::{Activity, Failure};
+use dtrain_rounds::{Computed, Round};
 use dtrain_telemetry::profile::Doing;
 use dtrain_types::{Merger, MicroBatch, MicroRange, Step, StepPlan, Trailer};
 use std::time::{Duration, Instant};
@@ -90,11 +89,12 @@ impl Passes<'_> {
                 return Err(told_to_leave());
             }
             let round = Round { number, micro_batches };
-            let (rounds, wires) = plane.in_rounds();
+            let (rounds, mut wires) = plane.in_rounds();
             let m = rounds.micro_batch(number);
             if m >= micro_batches {
                 controls.set_activity(Activity::Reducing);
-                waited += rounds.take_part(replica, round, wires)?;
+                rounds.take_part(replica, round, &mut wires)?;
+                waited += wires.waited;
                 profiler.lap(Doing::Communication);
                 continue;
             }
@@ -105,8 +105,8 @@ impl Passes<'_> {
             let range = MicroRange { lo: m, hi: m + 1 };
             let group = &MicroBatchGroup { micro_batches: range, wire: parts.wire, step: plan.step };
             let computed = Computed { group, batch: &lend(&loaned) };
-            let (figures, waited_now) = rounds.compute(replica, computed, round, wires)?;
-            waited += waited_now;
+            let figures = rounds.compute(replica, computed, round, &mut wires)?;
+            waited += wires.waited;
             profiler.passes(MicroBatch(m));
             plane.trailers.push(sum_of_trailers(&[figures], &[loaned.check()], m, controls.stop_flag()));
         }
@@ -161,8 +161,8 @@ impl Passes<'_> {
         let trailer = match self.plane.rounds.is_some() {
             true => {
                 let own = std::mem::take(&mut self.plane.trailers);
-                let (rounds, wires) = self.plane.in_rounds();
-                let sum = rounds.sum_trailers(&own, plan.micro_batches, wires);
+                let (rounds, mut wires) = self.plane.in_rounds();
+                let sum = rounds.sum_trailers(&own, plan.micro_batches, &mut wires);
                 self.plane.trailers = own;
                 sum?
             }
@@ -229,15 +229,15 @@ impl Passes<'_> {
         let mut found = None;
         let (rounds, _) = self.plane.in_rounds();
         for number in 0..rounds.count(plan.micro_batches) {
-            let (rounds, wires) = self.plane.in_rounds();
+            let (rounds, mut wires) = self.plane.in_rounds();
             let replica = self.parts.replica.as_mut();
             let m = MicroBatch(rounds.micro_batch(number));
             let is_at_fault = match m.0 < plan.micro_batches {
                 true => {
                     self.parts.feed.read_micro_batch(plan.step, m, &mut batch).map_err(data)?;
-                    rounds.is_at_fault(replica, plan.step, Some((m, &lend(&batch))), wires)?
+                    rounds.is_at_fault(replica, plan.step, Some((m, &lend(&batch))), &mut wires)?
                 }
-                false => rounds.is_at_fault(replica, plan.step, None, wires)?,
+                false => rounds.is_at_fault(replica, plan.step, None, &mut wires)?,
             };
             found = found.or(is_at_fault.then_some(m));
         }

@@ -7,15 +7,13 @@ use crate::broke::{Broke, engine};
 use crate::data_plane::DataPlane;
 use crate::exchange::move_floats;
 use crate::recipe::ComputeParts;
-use crate::rounds::Rounds;
-use crate::shards::GatherPiece;
-use crate::window_sums::RoundsPlan;
 use dtrain_collective::{Narrow, Op, Take};
 use dtrain_engine::{
     EngineError, Keeping, Lies, Piece, ReducedSum, Replica, Section, Sharding, UpdateInfo, UpdateShare,
     Words, needed,
 };
 use dtrain_protocol::Failure;
+use dtrain_rounds::{GatherPiece, Rounds, RoundsPlan};
 use dtrain_types::{Holders, Holding, NodeId, Rank, Step, Trailer};
 use std::time::Duration;
 

@@ -1,5 +1,6 @@
 //! Facts: what the checkers are told, as it happens. A history is a list of facts, so a bad one can be written down.
 
+use crate::compute::Lent;
 use crate::job::Oracle;
 use dtrain_engine::Section;
 use dtrain_protocol::{
@@ -90,6 +91,15 @@ pub enum Fact<'a> {
         holding: &'a Holding,
         /// Of each section, from an element on.
         held: &'a [(Section, usize, Vec<f32>)],
+    },
+    /// A pass of a rank was lent parameters: of a section this, from an element on.
+    Lent {
+        /// Which rank's life.
+        life: Life,
+        /// The updates that they are to have.
+        step: Step,
+        /// Of each section, from an element on.
+        lent: &'a [Lent],
     },
     /// A rank left everything before a generation; this is the state that it holds.
     Left {

@@ -181,14 +181,14 @@ impl Faults {
 
     /// The faults of one seed.
     #[must_use]
-    pub fn plan(&self, chance: &mut Chance) -> Vec<Planned> {
+    pub fn plan(&self, chance: &mut Chance, steps: Steps) -> Vec<Planned> {
         let kinds = match self {
             Self::Written(planned) => return planned.clone(),
             Self::Drawn(kinds) if kinds.is_empty() || chance.per_mille(6) => return Vec::new(),
             Self::Drawn(kinds) => kinds,
         };
         let count = 2 + chance.below(3) + chance.below(3);
-        let mut planned: Vec<Planned> = (0..count).map(|_| draw(kinds, chance)).collect();
+        let mut planned: Vec<Planned> = (0..count).map(|_| draw(kinds, chance, steps)).collect();
         // What comes again only after a loss waits in vain without one; and one fault is sure to come.
         let needs = |when: &When| match when {
             When::Enter { place, .. } => match place {
@@ -218,9 +218,21 @@ impl Faults {
     }
 }
 
+/// How steps are made: so often ranks come to the places of one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Steps {
+    /// Each computes all that it has to, and then gradients are summed.
+    Whole,
+    /// In rounds, window by window.
+    InRounds,
+}
+
 /// How many times a rank, or the world, comes to a place in a run, about; a fault waits for one of them.
-fn visits(place: Situation) -> u64 {
+fn visits(place: Situation, steps: Steps) -> u64 {
     match place {
+        Situation::Compute if steps == Steps::InRounds => 4_000,
+        Situation::Round1 | Situation::Gather if steps == Steps::InRounds => 2_000,
+        Situation::UpdateShare | Situation::Meet if steps == Steps::InRounds => 200,
         Situation::Compute | Situation::Offer | Situation::Round1 | Situation::Round2 | Situation::Update => {
             150
         }
@@ -237,7 +249,7 @@ fn visits(place: Situation) -> u64 {
     }
 }
 
-fn draw(kinds: &[FaultKind], chance: &mut Chance) -> Planned {
+fn draw(kinds: &[FaultKind], chance: &mut Chance, steps: Steps) -> Planned {
     let kind = *chance.pick(kinds);
     let when = match chance.below(12) {
         0 => When::At(chance.below(600_000)),
@@ -251,7 +263,7 @@ fn draw(kinds: &[FaultKind], chance: &mut Chance) -> Planned {
                 0 => *chance.pick(&[Situation::CopySource, Situation::CopyTarget]),
                 _ => Situation::ALL[chance.below(Situation::ALL.len() as u64 - 1) as usize],
             };
-            let nth = 1 + chance.below(visits(place)) as u32;
+            let nth = 1 + chance.below(visits(place, steps)) as u32;
             let later = if chance.per_mille(800) { 0 } else { chance.below(400) };
             When::Enter { place, nth, later }
         }
@@ -275,8 +287,10 @@ mod tests {
     #[test]
     fn every_kind_is_drawn_and_has_a_name_of_its_own() {
         let mut chance = Chance::new(Seed(3), 0);
-        let drawn: Vec<FaultKind> =
-            (0..500).flat_map(|_| Faults::all().plan(&mut chance)).map(|planned| planned.kind).collect();
+        let drawn: Vec<FaultKind> = (0..500)
+            .flat_map(|_| Faults::all().plan(&mut chance, Steps::Whole))
+            .map(|planned| planned.kind)
+            .collect();
         for kind in FaultKind::ALL {
             assert!(drawn.contains(&kind), "{kind:?}");
             assert_eq!(FaultKind::parse(kind.name()), Some(kind));
@@ -286,7 +300,7 @@ mod tests {
     #[test]
     fn less_than_one_seed_in_a_hundred_has_no_fault() {
         let mut chance = Chance::new(Seed(4), 0);
-        let without = (0..5_000).filter(|_| Faults::all().plan(&mut chance).is_empty()).count();
+        let without = (0..5_000).filter(|_| Faults::all().plan(&mut chance, Steps::Whole).is_empty()).count();
         assert!((1..50).contains(&without), "{without} of 5000");
     }
 }

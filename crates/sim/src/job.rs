@@ -1,18 +1,18 @@
 //! The training that is simulated: a tiny model on the real CPU engine, and what a plain single process makes of it.
 //!
-//! One engine computes for all simulated ranks: it is handed the state of a rank, works on it and gives it back. This file
-//! does not know ranks, messages or time.
+//! One engine computes for all simulated ranks: it is handed the state of a rank, works on it and gives it back. Ranks that hold shards have a
+//! replica each, as the runtime's do. This file does not know ranks, messages or time.
 
 use dtrain_engine::cpu::{Cpu, CpuOptions, Isa};
 use dtrain_engine::models::{MlpOptions, mlp};
 use dtrain_engine::stage::Shape;
 use dtrain_engine::{
-    BatchFigures, BatchView, EvaluationCounts, Inputs, Loss, LrSchedule as Rates, Model, ModelReplica,
+    BatchFigures, BatchView, EvaluationCounts, Inputs, Keeps, Loss, LrSchedule as Rates, Model, ModelReplica,
     Optimizer, Replica, Rule, Section, State, StateShape, Targets, UpdateRule, micro_batch,
 };
 use dtrain_protocol::{CheckpointEvery, Digest, Schedule, StopFlag};
 use dtrain_types::{
-    BatchPlan, Epoch, Key, Merger, MicroBatch, MicroRange, Seed, Site, Step, StepPlan, Trailer,
+    BatchPlan, Epoch, Key, Merger, MicroBatch, MicroRange, Seed, ShardLevel, Site, Step, StepPlan, Trailer,
 };
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -27,6 +27,8 @@ pub const MICRO_BATCHES: u32 = 16;
 pub const VALIDATION: u32 = 5;
 /// Neither a whole number of steps nor of micro-batches: the last step of an epoch is shorter than the others.
 const SAMPLES: u64 = 443;
+/// The same, and the last step has seven micro-batches: no power of two, so that sums wait for its end.
+const ODD_SAMPLES: u64 = 452;
 /// How often a checkpoint is due: with every validation, and between two of them. *Units*: steps.
 const CHECKPOINT_EVERY: u64 = 5;
 
@@ -44,9 +46,19 @@ impl Job {
     /// A job of so many steps. *Panics* if that is none.
     #[must_use]
     pub fn new(steps: u64) -> Self {
+        Self::over(SAMPLES, steps)
+    }
+
+    /// The same, some of whose steps have an odd number of micro-batches. *Panics* as [`Job::new`].
+    #[must_use]
+    pub fn with_odd_steps(steps: u64) -> Self {
+        Self::over(ODD_SAMPLES, steps)
+    }
+
+    fn over(samples: u64, steps: u64) -> Self {
         assert!(steps > 0, "a run has a step");
         let seed = Seed(7);
-        let plan = BatchPlan::new(seed, SAMPLES, MICRO_BATCHES * ROWS, ROWS).expect("sizes that fit");
+        let plan = BatchPlan::new(seed, samples, MICRO_BATCHES * ROWS, ROWS).expect("sizes that fit");
         let schedule = Schedule {
             last: Step(steps),
             steps_per_epoch: plan.steps_per_epoch(),
@@ -77,21 +89,15 @@ impl Engine {
     /// An engine for `job`.
     #[must_use]
     pub fn new(job: &Job) -> Self {
-        // The plain instruction set, so that a seed replays on every CPU.
-        let cpu = Cpu::new(CpuOptions { isa: Isa::Scalar, threads: 1 }).expect("every CPU has it");
-        // Batch norm, so that the state has running statistics.
-        let options = MlpOptions { hidden: vec![HIDDEN], batch_norm: true, ..MlpOptions::default() };
-        let chain = mlp(&options, CLASSES).expect("options that make sense");
-        let input = Shape::Values { rows: ROWS as usize, dims: vec![FEATURES] };
-        let model = Model::new(&cpu, chain, input, Loss::cross_entropy()).expect("a model that fits");
-        let optimizer = Optimizer {
-            clip_norm: Some(1.0),
-            ema: job.seed.0.is_multiple_of(2).then_some(0.9),
-            ..Optimizer::new(Rule::adamw(), Rates::constant(0.01))
-        };
-        let replica = ModelReplica::new(cpu, model, optimizer, job.seed).expect("options that make sense");
+        let replica = replica(job, Keeps::All);
         let initial = replica.state().clone();
         Self { job: job.clone(), replica, initial, inputs: Vec::new(), targets: Vec::new() }
+    }
+
+    /// A replica of its own for a rank that holds shards, at this level.
+    #[must_use]
+    pub fn replica(&self, level: ShardLevel) -> ModelReplica<Cpu> {
+        replica(&self.job, Keeps::Shards(level))
     }
 
     /// The job.
@@ -138,11 +144,9 @@ impl Engine {
         micro: MicroBatch,
         gradient: &mut [f32],
     ) -> Trailer {
-        let samples: Vec<u64> = self.job.plan.micro_batch_samples(step, micro).collect();
-        let check = samples.iter().fold(0u64, |sum, s| sum.wrapping_add(self.job.plan.check(step, *s)));
-        self.read(&samples);
+        let check = self.read_micro_batch(step, micro);
         self.swap(state);
-        let batch = batch(samples.len(), &self.inputs, &self.targets);
+        let batch = batch(&self.inputs, &self.targets);
         let figures = micro_batch(&mut self.replica, step.step, micro, &batch, gradient);
         self.swap(state);
         figures.expect("a batch that fits").trailer(micro, check)
@@ -169,16 +173,61 @@ impl Engine {
         micro: MicroBatch,
         counts: &mut EvaluationCounts,
     ) -> Trailer {
-        let rows: Vec<u64> =
-            (0..u64::from(ROWS)).map(|row| 100_000 + u64::from(micro.0 * ROWS) + row).collect();
-        self.read(&rows);
+        self.read_validation(micro);
         self.swap(state);
-        let sums = self
-            .replica
-            .evaluate(&batch(rows.len(), &self.inputs, &self.targets), counts)
-            .expect("a batch that fits");
+        let batch = batch(&self.inputs, &self.targets);
+        let sums = self.replica.evaluate(&batch, counts).expect("a batch that fits");
+        let samples = batch.rows as u64;
         self.swap(state);
-        BatchFigures { sums, samples: rows.len() as u64 }.trailer(micro, 0)
+        BatchFigures { sums, samples }.trailer(micro, 0)
+    }
+
+    /// [`Engine::micro_batch`], by a replica with a state of its own.
+    pub fn micro_batch_by(
+        &mut self,
+        replica: &mut dyn Replica,
+        step: &StepPlan,
+        micro: MicroBatch,
+        gradient: &mut [f32],
+    ) -> Trailer {
+        let (batch, check) = self.batch(step, micro);
+        let figures = micro_batch(replica, step.step, micro, &batch, gradient);
+        figures.expect("a batch that fits").trailer(micro, check)
+    }
+
+    /// [`Engine::evaluate`], by a replica with a state of its own.
+    pub fn evaluate_by(
+        &mut self,
+        replica: &mut dyn Replica,
+        micro: MicroBatch,
+        counts: &mut EvaluationCounts,
+    ) -> Trailer {
+        let batch = self.validation_batch(micro);
+        let sums = replica.evaluate(&batch, counts).expect("a batch that fits");
+        BatchFigures { sums, samples: batch.rows as u64 }.trailer(micro, 0)
+    }
+
+    /// The samples of a micro-batch, and the ledger's sum of them.
+    pub fn batch(&mut self, step: &StepPlan, micro: MicroBatch) -> (BatchView<'_>, u64) {
+        let check = self.read_micro_batch(step, micro);
+        (batch(&self.inputs, &self.targets), check)
+    }
+
+    /// The samples of a micro-batch of a validation.
+    pub fn validation_batch(&mut self, micro: MicroBatch) -> BatchView<'_> {
+        self.read_validation(micro);
+        batch(&self.inputs, &self.targets)
+    }
+
+    fn read_micro_batch(&mut self, step: &StepPlan, micro: MicroBatch) -> u64 {
+        let samples: Vec<u64> = self.job.plan.micro_batch_samples(step, micro).collect();
+        self.read(&samples);
+        samples.iter().fold(0u64, |sum, s| sum.wrapping_add(self.job.plan.check(step, *s)))
+    }
+
+    fn read_validation(&mut self, micro: MicroBatch) {
+        let rows = (0..u64::from(ROWS)).map(|row| 100_000 + u64::from(micro.0 * ROWS) + row);
+        self.read(&rows.collect::<Vec<u64>>());
     }
 
     fn swap(&mut self, state: &mut State) {
@@ -206,8 +255,26 @@ impl Engine {
     }
 }
 
-fn batch<'a>(rows: usize, inputs: &'a [f32], targets: &'a [u32]) -> BatchView<'a> {
-    BatchView { rows, inputs: Inputs::Values(inputs), targets: Targets::Classes(targets) }
+/// A replica of the model, which keeps so much.
+fn replica(job: &Job, keeps: Keeps) -> ModelReplica<Cpu> {
+    // The plain instruction set, so that a seed replays on every CPU.
+    let cpu = Cpu::new(CpuOptions { isa: Isa::Scalar, threads: 1 }).expect("every CPU has it");
+    // Batch norm, so that the state has running statistics.
+    let options = MlpOptions { hidden: vec![HIDDEN], batch_norm: true, ..MlpOptions::default() };
+    let chain = mlp(&options, CLASSES).expect("options that make sense");
+    let input = Shape::Values { rows: ROWS as usize, dims: vec![FEATURES] };
+    let model = Model::new(&cpu, chain, input, Loss::cross_entropy()).expect("a model that fits");
+    let optimizer = Optimizer {
+        clip_norm: Some(1.0),
+        ema: Some(0.9),
+        keeps,
+        ..Optimizer::new(Rule::adamw(), Rates::constant(0.01))
+    };
+    ModelReplica::new(cpu, model, optimizer, job.seed).expect("options that make sense")
+}
+
+fn batch<'a>(inputs: &'a [f32], targets: &'a [u32]) -> BatchView<'a> {
+    BatchView { rows: targets.len(), inputs: Inputs::Values(inputs), targets: Targets::Classes(targets) }
 }
 
 /// Counts that are sent up, flat.
@@ -262,6 +329,8 @@ pub struct Expected {
     pub state_digest: Digest,
     /// Digest of what every rank has of it, where they hold shards.
     pub common_digest: Digest,
+    /// The same, where they hold shards of the parameters, too.
+    pub bare_digest: Digest,
     /// Digest for people.
     pub digest: Digest,
     /// The reduced gradient, in tree order.
@@ -274,7 +343,7 @@ impl Expected {
     /// Whether a rank that says this digest has the state: all of it, or all that every rank has.
     #[must_use]
     pub fn is(&self, digest: Digest) -> bool {
-        digest == self.state_digest || digest == self.common_digest
+        [self.state_digest, self.common_digest, self.bare_digest].contains(&digest)
     }
 }
 
@@ -343,11 +412,21 @@ impl Oracle {
     }
 }
 
+/// What every rank has of a state, where nobody has more than shards of the parameters.
+fn bare(state: &State) -> State {
+    let stats = state.section(Section::Stats);
+    let mut bare = State::zeros(StateShape { stats: stats.len(), ..StateShape::default() });
+    bare.section_mut(Section::Stats).copy_from_slice(stats);
+    bare.applied = state.applied;
+    bare
+}
+
 fn expected(state: &State, gradient: Vec<f32>, trailer: Trailer) -> Expected {
     Expected {
         state: state.clone(),
         state_digest: Digest(state.state_digest()),
         common_digest: Digest(state.common_digest()),
+        bare_digest: Digest(bare(state).common_digest()),
         digest: Digest(state.digest()),
         gradient,
         trailer,

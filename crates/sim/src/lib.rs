@@ -25,7 +25,7 @@ pub use compute::{At, Compute};
 pub use coverage::Coverage;
 pub use disk::{DiskError, SimDisk};
 pub use fact::{Excuses, Fact, Invariant, LeftState, Life, Violation};
-pub use fault::{FaultKind, Faults, Planned, When};
+pub use fault::{FaultKind, Faults, Planned, Steps, When};
 pub use invariants::all as invariants;
 pub use job::{Engine, Job, MICRO_BATCHES, Oracle};
 pub use random::Chance;

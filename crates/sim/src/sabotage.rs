@@ -52,6 +52,18 @@ pub enum Sabotage {
     PartAsWhole,
     /// A rank is sent the sum of what it owns, and not of what it mirrors.
     OwnedAlone,
+    /// In a round ranks compute each other's micro-batches.
+    OtherMicroBatch,
+    /// A rank without a micro-batch takes no part in a round, or in what is left of a validation.
+    IdleRank,
+    /// A pass goes on with a window of parameters that one before it was brought.
+    OldWindow,
+    /// What ranks need of a window is said of the first one of a pass alone.
+    OldNeeds,
+    /// The rounds of a generation are those of the first one.
+    OldRounds,
+    /// A step that was left goes on behind the rounds that it had made.
+    HalfStep,
     /// A host sends what it has before all its ranks have added up.
     UnmetFold,
     /// Hosts take their time to call a supervisor that stood still.
@@ -70,7 +82,7 @@ pub enum Sabotage {
 
 impl Sabotage {
     /// All of them.
-    pub const ALL: [Self; 30] = [
+    pub const ALL: [Self; 36] = [
         Self::UnfencedFrames,
         Self::LeftTooEarly,
         Self::HalfCopy,
@@ -94,6 +106,12 @@ impl Sabotage {
         Self::KeptParameters,
         Self::PartAsWhole,
         Self::OwnedAlone,
+        Self::OtherMicroBatch,
+        Self::IdleRank,
+        Self::OldWindow,
+        Self::OldNeeds,
+        Self::OldRounds,
+        Self::HalfStep,
         Self::UnmetFold,
         Self::LateCall,
         Self::LateRecall,

@@ -1,6 +1,7 @@
 //! What a compute thread is doing, and what it keeps while it does it.
 
 use super::holding::{Gathering, Sharing};
+use super::windowed::Windowed;
 use dtrain_protocol::StartFrom;
 use dtrain_types::{Epoch, Merger, MicroRange, Rank, Step, StepPlan, Trailer};
 
@@ -47,6 +48,8 @@ pub(super) enum Doing {
     /// So does all of the state, for a task.
     GatherAll(Box<Gathering>),
     Evaluate(Epoch, Step),
+    /// A pass whose windows travel.
+    Pass(Box<Windowed>),
 }
 
 #[derive(Debug)]

@@ -10,30 +10,35 @@ mod holding;
 mod host;
 mod host_plane;
 mod plane;
+mod replay;
+mod rounds;
 mod shards;
 mod shared;
 mod state;
 mod steps;
 mod tools;
+mod watched;
+mod windowed;
 mod words;
 
 use crate::job::{Engine, flat};
 use crate::sabotage::Sabotage;
 use doing::{Computed, Copying, Doing, SEGMENT, digest_as_floats};
-use dtrain_collective::{Assignment, Geometry, HostArena, RankMachine, Reduce};
+use dtrain_collective::{Assignment, Geometry, HostArena, RankMachine, Reduce, Take};
 use dtrain_engine::{Sharer, State};
 use dtrain_protocol::{
     self as protocol, Activity, Agenda, Digest, Pending, ResumePoint, Signals, StateHolder, StateSource,
     StopFlag, Task,
 };
-use dtrain_types::{CheckpointId, Generation, Instant, MemberId, Rank, Step};
+use dtrain_rounds::Rounds;
+use dtrain_types::{CheckpointId, Generation, Instant, MemberId, Rank, Step, Trailer};
 use host_plane::HostPlane;
-
 use std::collections::BTreeSet;
+use windowed::{Pass, Relics};
 
 pub use holding::Shards;
 pub use tools::Tools;
-
+pub use watched::Lent;
 pub use words::{Ask, At, News, Parcel, ShardJob, Work};
 
 /// The data plane of a generation.
@@ -55,6 +60,8 @@ struct Plane {
     gathering: bool,
     /// Peers whose connections broke.
     lost: BTreeSet<MemberId>,
+    /// How a step is made, where nobody has all of a gradient.
+    rounds: Option<Rounds>,
 }
 
 /// The compute thread of one life.
@@ -77,6 +84,8 @@ pub struct Compute {
     /// What it holds, where ranks hold shards.
     shards: Option<Shards>,
     computed: Option<Computed>,
+    /// What a broken promise keeps of rounds.
+    relics: Relics,
     /// The generation for which this one is to be left.
     quit: Option<Generation>,
     ticket: u64,
@@ -107,6 +116,7 @@ impl Compute {
             sharer,
             shards,
             computed: None,
+            relics: Relics::default(),
             quit: None,
             ticket: 0,
             working: false,
@@ -119,9 +129,10 @@ impl Compute {
     /// The updates that its state holds.
     #[must_use]
     pub fn applied(&self) -> Option<Step> {
-        match &self.sharer {
-            Some(sharer) => sharer.applied(),
-            None => self.state.as_ref().map(|state| state.applied),
+        match (&self.sharer, &self.shards) {
+            (Some(sharer), _) => sharer.applied(),
+            (None, Some(shards)) => shards.applied(),
+            (None, None) => self.state.as_ref().map(|state| state.applied),
         }
     }
 
@@ -171,6 +182,12 @@ impl Compute {
             Doing::Reduce | Doing::Agree | Doing::Meet | Doing::Gather => Activity::Reducing,
             Doing::GatherAll(_) => Activity::Saving,
             Doing::Evaluate(..) => Activity::Validating,
+            // Whoever computes does not say so each time that it waits for a window.
+            Doing::Pass(windowed) => match &windowed.pass {
+                Pass::Validation(_) => Activity::Validating,
+                pass if self.computes_in(pass) => Activity::Computing,
+                Pass::Round { .. } | Pass::Trailers => Activity::Reducing,
+            },
         }
     }
 
@@ -201,6 +218,13 @@ impl Compute {
             Doing::GatherAll(_) => At::GatherAll,
             Doing::Meet => At::Meet,
             Doing::Evaluate(..) => At::Validate,
+            Doing::Pass(windowed) => match (&windowed.pass, windowed.takes) {
+                (Pass::Validation(_), _) => At::Validate,
+                (_, None) => At::Compute,
+                (_, Some(Take::Rest)) => At::Gather,
+                (_, Some(Take::Needed)) => At::Round1,
+                (_, Some(Take::All)) => At::Round2,
+            },
         }
     }
 
@@ -223,9 +247,10 @@ impl Compute {
                 (Assignment { generation, rank, ranges }, peers)
             }
         };
-        let mut machine =
-            RankMachine::with_segment(membership, Reduce::Exact, geometry(tools.engine), SEGMENT)
-                .expect("the supervisor cuts ranges in order");
+        let in_windows = self.shards.as_ref().is_some_and(|shards| shards.windows.is_some());
+        let slots = if in_windows { window_geometry(tools.engine) } else { geometry(tools.engine) };
+        let mut machine = RankMachine::with_segment(membership, Reduce::Exact, slots, SEGMENT)
+            .expect("the supervisor cuts ranges in order");
         machine.prepare(&tools.engine.job().counts());
         self.broke_early.retain(|(of, _)| *of >= generation);
         let early = self.broke_early.iter().filter(|(of, _)| *of == generation);
@@ -243,8 +268,9 @@ impl Compute {
             sequence,
             gathering,
             lost,
+            rounds: None,
         });
-        self.narrow(tools);
+        self.prepare(tools);
         self.doing = Doing::Reach;
         self.enter(tools);
     }
@@ -359,6 +385,10 @@ impl Compute {
             Doing::Micro(micro) => self.micro_batch(tools, micro),
             Doing::Offer(micro, pieces) => self.offer(tools, micro, pieces + 1),
             Doing::Evaluate(epoch, step) => self.evaluate(tools, epoch, step),
+            doing @ Doing::Pass(_) => {
+                self.doing = doing;
+                self.advance(tools);
+            }
             Doing::Load(from) => self.take_from(tools, from),
             Doing::Complete => self.complete(tools),
             doing @ (Doing::Reduce | Doing::Copy(_)) if self.host_is_at_work() => {
@@ -421,6 +451,13 @@ impl Compute {
             _ => plane.machine.arena(),
         }
     }
+}
+
+/// Room for windows, and for what ranks tell one another of all micro-batches of a step.
+fn window_geometry(engine: &Engine) -> Geometry {
+    let micro_batches = engine.job().plan.micro_batches();
+    let trailers = 2 * Trailer::WORDS * micro_batches as usize;
+    Geometry::bound(engine.gradient_len().max(trailers), micro_batches, Reduce::Exact)
 }
 
 /// Room for every generation.

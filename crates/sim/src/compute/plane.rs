@@ -39,7 +39,7 @@ impl Compute {
                 | Doing::Agree
                 | Doing::Gather
                 | Doing::GatherAll(_)
-        );
+        ) || matches!(&self.doing, Doing::Pass(windowed) if windowed.takes.is_some());
         let turn = |plane: &Plane| plane.host.as_ref().is_none_or(|participant| participant.exchanges());
         collective && !self.working && self.plane.as_ref().is_some_and(turn)
     }
@@ -131,14 +131,14 @@ impl Compute {
             }
             Doing::Reduce => {
                 self.doing = Doing::Rest;
-                self.agenda.handle_reduced(&trailer).expect("every loss is finite");
-                self.computed.as_mut().expect("a step is in hand").trailer = trailer;
+                self.reduced(trailer);
             }
             Doing::Meet => self.doing = Doing::Rest,
             Doing::Share(_) => self.end_piece(tools),
             Doing::Agree => self.agreed(tools),
             Doing::Gather => self.gathered(tools),
             Doing::GatherAll(_) => self.gathered_for(tools),
+            Doing::Pass(_) => self.exchanged(tools),
             _ => {}
         }
     }

@@ -38,8 +38,8 @@ impl Compute {
             return self.publish(tools);
         }
         if self.shards.is_some() {
-            self.doing = Doing::Rest;
-            return self.begin_shards(tools, state);
+            let is_read = from != StartFrom::Fresh;
+            return self.begin_shards(tools, is_read.then_some(state));
         }
         self.swap(tools, state, StateFrom::Checkpoint);
         self.told_loaded(tools);

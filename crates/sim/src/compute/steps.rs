@@ -58,6 +58,7 @@ impl Compute {
                     (None, None) => unreachable!("a rank that runs has a state"),
                 }
             }
+            Task::Validate(epoch, step) if self.brings() => self.begin_validation(tools, epoch, step),
             Task::Validate(epoch, step) => {
                 self.doing = Doing::Evaluate(epoch, step);
                 self.work(tools, Work::Evaluate);
@@ -99,9 +100,12 @@ impl Compute {
     fn begin_step(&mut self, tools: &mut Tools<'_>, step: Step) {
         let Some(plane) = &self.plane else { return };
         let plan = tools.engine.job().plan.step(step);
+        (self.begun, self.busy) = (tools.now, 0.0);
+        if self.is_in_rounds() {
+            return self.begin_rounds(tools, plan);
+        }
         let range = plane.members.participants[plane.rank.index()].range;
         let roots = rank_roots(range, plan.micro_batches, Reduce::Exact);
-        (self.begun, self.busy) = (tools.now, 0.0);
         let next = roots.first().map_or(0, |root| root.lo);
         let pending = vec![Trailer::EMPTY; Merger::buffers(plan.micro_batches)];
         let (merger, trailers) = (Merger::default(), Vec::with_capacity(roots.len()));
@@ -124,10 +128,16 @@ impl Compute {
             plane.machine.offer(sequence, micro.plan.micro_batches, tools.engine.gradient_len() / 2);
             self.pump(tools);
         }
-        let (Some(plane), Some(state)) = (&mut self.plane, &mut self.state) else { return };
         let Micro { plan, next, merger, pending, .. } = &mut *micro;
         let mut gradient = vec![0.0; tools.engine.gradient_len()];
-        let mut trailer = tools.engine.micro_batch(state, plan, MicroBatch(*next), &mut gradient);
+        let mut trailer = match (&mut self.shards, &mut self.state) {
+            (Some(shards), _) => {
+                tools.engine.micro_batch_by(&mut shards.replica, plan, MicroBatch(*next), &mut gradient)
+            }
+            (None, Some(state)) => tools.engine.micro_batch(state, plan, MicroBatch(*next), &mut gradient),
+            (None, None) => return,
+        };
+        let Some(plane) = &mut self.plane else { return };
         trailer.stop = self.stop.0;
         let arena = Self::arena(plane, tools);
         let geometry = arena.geometry();
@@ -177,6 +187,9 @@ impl Compute {
     }
 
     fn reduce(&mut self, tools: &mut Tools<'_>, step: Step) {
+        if self.is_in_rounds() {
+            return self.sum_trailers(tools);
+        }
         let (Some(plane), Some(computed)) = (&mut self.plane, &self.computed) else { return };
         let sequence = number_of(step);
         // Where part of it was offered, sums may be on their way.
@@ -185,6 +198,12 @@ impl Compute {
         let (micro_batches, trailers) = (computed.plan.micro_batches, computed.trailers.clone());
         self.doing = Doing::Reduce;
         self.start(tools, &Op::AllReduce { micro_batches, trailers: &trailers });
+    }
+
+    /// What all ranks say of a step is added up.
+    pub(super) fn reduced(&mut self, trailer: Trailer) {
+        self.agenda.handle_reduced(&trailer).expect("every loss is finite");
+        self.computed.as_mut().expect("a step is in hand").trailer = trailer;
     }
 
     /// What is known of the step in hand before its update is made.
@@ -213,7 +232,7 @@ impl Compute {
     }
 
     pub(super) fn evaluate(&mut self, tools: &mut Tools<'_>, epoch: Epoch, step: Step) {
-        let (Some(plane), Some(state)) = (&self.plane, &mut self.state) else { return };
+        let Some(plane) = &self.plane else { return };
         let range = cut_evenly(VALIDATION, plane.members.world().0)[plane.rank.index()];
         let mut counts = no_counts();
         let mut parts = Vec::new();
@@ -221,7 +240,13 @@ impl Compute {
             let mut merger = Merger::default();
             let mut pending = vec![Trailer::EMPTY; Merger::buffers(root.len())];
             for m in root.lo..root.hi {
-                pending[merger.next_buffer()] = tools.engine.evaluate(state, MicroBatch(m), &mut counts);
+                pending[merger.next_buffer()] = match (&mut self.shards, &mut self.state) {
+                    (Some(shards), _) => {
+                        tools.engine.evaluate_by(&mut shards.replica, MicroBatch(m), &mut counts)
+                    }
+                    (None, Some(state)) => tools.engine.evaluate(state, MicroBatch(m), &mut counts),
+                    (None, None) => return,
+                };
                 merger.push(|l, r| pending[l] = pending[l].merge(&pending[r]));
             }
             merger.finish(|l, r| pending[l] = pending[l].merge(&pending[r]));

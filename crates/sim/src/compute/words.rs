@@ -1,5 +1,6 @@
 //! What a compute thread says and asks for, and where it stands.
 
+use super::watched::Lent;
 use dtrain_collective::{CollectiveError, Header};
 use dtrain_engine::Section;
 use dtrain_protocol::{CheckpointId, Digest, Failure, Finished, Loaded, StepRecord, ValidationPart};
@@ -133,6 +134,13 @@ pub enum Ask {
         holding: Holding,
         /// Of each section, from an element on.
         held: Vec<(Section, usize, Vec<f32>)>,
+    },
+    /// What a pass was lent of the parameters: for the checkers.
+    Lent {
+        /// The updates that the parameters are to have.
+        step: Step,
+        /// Of each section, from an element on.
+        lent: Vec<Lent>,
     },
     /// A frame of another generation was used, or one that no schedule contains came: for the checkers.
     Foreign(CollectiveError),

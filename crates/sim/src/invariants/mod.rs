@@ -17,6 +17,7 @@ mod s10_bounds;
 mod s11_nothing_undone;
 mod s12_no_torn_state;
 mod s13_holders;
+mod s14_current;
 
 use crate::fact::Invariant;
 
@@ -37,6 +38,7 @@ pub fn all() -> Vec<Box<dyn Invariant>> {
         Box::<s11_nothing_undone::NothingUndone>::default(),
         Box::<s12_no_torn_state::NoTornState>::default(),
         Box::<s13_holders::HoldersAgree>::default(),
+        Box::<s14_current::Current>::default(),
         Box::<l1_finishes::Finishes>::default(),
         Box::<l2_no_needless_generation::NoNeedlessGeneration>::default(),
         Box::<l3_patient::Patient>::default(),

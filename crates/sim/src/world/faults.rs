@@ -83,12 +83,13 @@ impl World {
         quiet == 0 || self.now >= quiet + ANSWERS || self.answered.contains(&life)
     }
 
-    /// Whether one of those whom the supervisor could not tell apart is the one that hangs, or hung so lately that what it did since is still
-    /// on its way: of members that all wait inside a collective the supervisor takes the first.
+    /// Whether one of those whom the supervisor could not tell apart is the one that hangs, or somebody hung so lately that what all did since is
+    /// still on its way: of members that all wait inside a collective the supervisor takes the first.
     pub(super) fn one_hangs_of(&self, suspects: &[MemberId]) -> bool {
         let hangs = |process: &Process| {
-            let hung = process.hang.until > 0 && self.now < process.hang.until + ANSWERS;
-            hung && suspects.contains(&process.life.member)
+            let until = process.hang.until;
+            let hung = until > 0 && (until..until + ANSWERS).contains(&self.now);
+            hung || until > self.now && suspects.contains(&process.life.member)
         };
         self.processes.iter().flatten().any(|process| hangs(process))
     }

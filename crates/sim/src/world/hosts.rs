@@ -191,8 +191,10 @@ impl World {
         let config = MemberConfig { member, incarnation, profile, timeouts, limits: self.limits };
         let memory = self.hosts[host.0 as usize].memory.as_ref().filter(|_| self.settings.nodes == 1);
         let sharer = memory.map(|memory| Sharer::new(&memory.state));
-        let sharded = self.settings.plane == DataPlane::Shards;
-        let shards = sharded.then(|| Shards::new(super::settings::REDUNDANCY));
+        let shards = match self.settings.plane {
+            DataPlane::Shards(level) => Some(Shards::new(&self.engine, super::settings::REDUNDANCY, level)),
+            _ => None,
+        };
         let agenda = Agenda::new(super::settings::schedule(&self.settings, self.engine.job()));
         let process = Process {
             life,

@@ -248,7 +248,7 @@ impl World {
         let mut engine = Engine::new(&job);
         let oracle = Oracle::new(&mut engine);
         let mut chance = Chance::new(seed, 1);
-        let planned = settings.faults.plan(&mut Chance::new(seed, 2));
+        let planned = settings.faults.plan(&mut Chance::new(seed, 2), settings.plane.steps());
         let times = settings::times(&settings);
         let supervisor = Supervisor::new(settings::config(&settings, &job, times));
         let clock = draw_clock(&mut chance);

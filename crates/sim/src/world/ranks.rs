@@ -351,6 +351,7 @@ impl World {
                 let (holding, held) = (&holding, &held[..]);
                 self.fact(&Fact::Held { life, generation, step, holding, held });
             }
+            Ask::Lent { step, lent } => self.fact(&Fact::Lent { life, step, lent: &lent }),
             Ask::Foreign(error) => self.fact(&Fact::Foreign(life, &error.to_string())),
         }
     }

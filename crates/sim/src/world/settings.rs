@@ -1,9 +1,10 @@
 //! What is to be simulated, and how the supervisor is set up for it.
 
+use crate::fault::Steps;
 use crate::world::Duration;
 use crate::{Faults, Job, Sabotage};
 use dtrain_protocol::{CheckpointEvery, Losses, Schedule, StartFrom, SupervisorConfig, Timeouts};
-use dtrain_types::{Generation, Instance, Reduce, Seed, Step};
+use dtrain_types::{Generation, Instance, Reduce, Seed, ShardLevel, Step};
 
 /// The knob of all timeouts.
 pub(super) const DETECT: Duration = Duration::from_secs(1);
@@ -18,6 +19,9 @@ pub(super) const RESERVED: Generation = Generation(4);
 /// How many ranks hold each shard, where ranks hold shards.
 pub(super) const REDUNDANCY: u32 = 2;
 
+/// What ranks share out, as the seed says.
+const LEVELS: [ShardLevel; 3] = [ShardLevel::Optimizer, ShardLevel::Gradients, ShardLevel::Parameters];
+
 /// How long the supervisor waits for those that are to come.
 pub(super) const JOIN: Duration = Duration::from_secs(10);
 
@@ -28,10 +32,20 @@ pub enum DataPlane {
     Drawn,
     /// Every rank has a connection with every other.
     Links,
-    /// Every rank has a connection with every other, and holds shards of the state: two ranks each.
-    Shards,
+    /// Every rank has a connection with every other, and holds shards: of the optimizer's state alone, or of more. Two ranks hold each.
+    Shards(ShardLevel),
     /// Ranks of a host meet in its memory, and hosts by their leaders. With one host they share a state, too.
     Hosts,
+}
+
+impl DataPlane {
+    /// How its ranks make steps.
+    pub(super) fn steps(self) -> Steps {
+        match self {
+            Self::Shards(ShardLevel::Gradients | ShardLevel::Parameters) => Steps::InRounds,
+            Self::Shards(ShardLevel::Optimizer) | Self::Drawn | Self::Links | Self::Hosts => Steps::Whole,
+        }
+    }
 }
 
 /// What ends a run.
@@ -87,7 +101,7 @@ impl Settings {
     pub fn drawn(self) -> Self {
         let (plane, nodes) = match (self.plane, self.seed.0 % 4) {
             (DataPlane::Drawn, 1) => (DataPlane::Hosts, 1),
-            (DataPlane::Drawn, 2) => (DataPlane::Shards, self.nodes),
+            (DataPlane::Drawn, 2) => (DataPlane::Shards(LEVELS[(self.seed.0 / 4 % 3) as usize]), self.nodes),
             (DataPlane::Drawn, 3) => (DataPlane::Hosts, self.nodes),
             (DataPlane::Drawn, _) => (DataPlane::Links, self.nodes),
             (given, _) => (given, self.nodes),
@@ -104,7 +118,10 @@ pub(super) fn times(settings: &Settings) -> Timeouts {
 
 /// What is trained: what the plain run makes, whatever ends the other.
 pub(super) fn job(settings: &Settings) -> Job {
-    let mut job = Job::new(settings.steps);
+    let mut job = match settings.plane {
+        DataPlane::Shards(_) => Job::with_odd_steps(settings.steps),
+        DataPlane::Drawn | DataPlane::Links | DataPlane::Hosts => Job::new(settings.steps),
+    };
     if settings.ends == EndsBy::Judgement {
         let epoch = job.schedule.steps_per_epoch;
         assert!(settings.steps.is_multiple_of(epoch), "only a whole epoch is judged");
@@ -137,7 +154,8 @@ pub(super) fn config(settings: &Settings, job: &Job, timeouts: Timeouts) -> Supe
         timeouts,
         losses: Losses::AreReplaced { max_restarts: 100 },
         reduce: Reduce::Exact,
-        sharded: settings.plane == DataPlane::Shards && settings.sabotage != Some(Sabotage::PartAsWhole),
+        sharded: matches!(settings.plane, DataPlane::Shards(_))
+            && settings.sabotage != Some(Sabotage::PartAsWhole),
         balance: true,
         batches: job.plan,
         schedule: schedule(settings, job),

@@ -235,9 +235,10 @@ impl World {
         let holdings = membership.participants.iter().filter_map(|participant| {
             let process = self.processes.get(participant.member.0 as usize)?.as_deref()?;
             let is_this = process.life.incarnation == participant.incarnation;
-            process.compute.shards().filter(|_| is_this).map(|shards| shards.holding())
+            let shards = process.compute.shards().filter(|shards| is_this && shards.applied().is_some());
+            shards.map(|shards| shards.holding())
         });
-        self.settings.plane != DataPlane::Shards || Holding::cover(holdings)
+        !matches!(self.settings.plane, DataPlane::Shards(_)) || Holding::cover(holdings)
     }
 
     fn supervisor_tells(&mut self, event: dtrain_protocol::Event) {

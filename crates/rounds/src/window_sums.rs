@@ -2,10 +2,9 @@
 //!
 //! All ranks exchange the same windows in the same order. This file does not know what is computed, nor what comes of the sum.
 
-use crate::broke::Broke;
 use crate::exchange::Wires;
 use crate::folding::{Folding, Fresh};
-use dtrain_collective::{Narrow, Op, Take};
+use dtrain_collective::{CollectiveError, Narrow, Op, Take};
 use dtrain_engine::{Flat, Gradient, Held, UpdateShare, Window, Windows, needed};
 use dtrain_types::{Holders, Rank, Wire};
 use std::ops::Range;
@@ -41,6 +40,7 @@ pub struct Round {
 }
 
 /// The windows of the gradients of a generation, and what this rank keeps of a sum.
+#[derive(Clone, Debug)]
 pub struct WindowSums {
     rank: usize,
     world: usize,
@@ -56,12 +56,14 @@ pub struct WindowSums {
 }
 
 /// A window, and what is exchanged of it, one piece after the other.
+#[derive(Clone, Debug)]
 struct WindowCut {
     window: Window,
     pieces: Vec<Piece>,
 }
 
 /// As much of a window as a slot has room for beside those of all other ranks.
+#[derive(Clone, Debug)]
 struct Piece {
     elements: Range<usize>,
     /// Who needs which elements of the ranks' pieces, one behind the other in a slot.
@@ -119,7 +121,7 @@ impl WindowSums {
     }
 
     /// Gives those who hold a window what this rank has computed of it, and adds up what it holds itself.
-    fn exchange(&mut self, window: usize, round: Round, on: &mut Wires<'_>) -> Result<(), Broke> {
+    fn exchange(&mut self, window: usize, round: Round, on: &mut Wires<'_>) -> Result<(), CollectiveError> {
         let Self { rank, world, cuts, memory, folding, starts, .. } = self;
         let first = round.number * *world as u32;
         let active = (round.micro_batches - first).min(*world as u32) as usize;
@@ -130,12 +132,12 @@ impl WindowSums {
             starts.extend((0..=*world).map(|of| of.min(active) * len));
             if *rank < active {
                 let at = place.start + piece.elements.start - elements.start;
-                let slot = &mut on.backend.arena().lease(0)[*rank * len..(*rank + 1) * len];
+                let slot = &mut on.slot()[*rank * len..(*rank + 1) * len];
                 slot.copy_from_slice(&memory[at..at + len]);
             }
-            on.backend.narrow(&piece.narrow);
+            on.narrow(&piece.narrow);
             on.gather(&Op::AllGather { cuts: Some(starts), take: Take::Needed })?;
-            let slot = on.backend.arena().lease(0);
+            let slot = on.slot();
             let is_last = first + active as u32 == round.micro_batches;
             let fresh = Fresh { first, count: active, len, is_last };
             for (to, from) in &piece.keeps {
@@ -174,7 +176,7 @@ pub struct WindowedGradient<'a, 'b> {
     /// Whether all that was looked at was finite.
     is_finite: bool,
     /// How the exchanges went: a pass cannot be told, and goes on to its end.
-    went: Result<(), Broke>,
+    went: Result<(), CollectiveError>,
 }
 
 /// What becomes of a window that is final.
@@ -192,7 +194,7 @@ impl<'a, 'b> WindowedGradient<'a, 'b> {
     }
 
     /// The pass is over: whether all that was looked at was finite. *Errors*: the collectives broke off.
-    pub fn finish(self) -> Result<bool, Broke> {
+    pub fn finish(self) -> Result<bool, CollectiveError> {
         self.went.map(|()| self.is_finite)
     }
 }
@@ -214,7 +216,7 @@ impl Gradient for WindowedGradient<'_, '_> {
             match &self.then {
                 Then::Exchanged(round, on) => {
                     let on = &mut *on.lock().unwrap_or_else(PoisonError::into_inner);
-                    if !on.are_cut {
+                    if !on.are_cut() {
                         self.went = self.sums.exchange(self.window, *round, on);
                     }
                 }

@@ -2,15 +2,15 @@
 //!
 //! All ranks bring the same windows in the same order. This file does not know what is computed with them.
 
-use crate::broke::Broke;
 use crate::exchange::Wires;
-use crate::shards::{GatherPiece, Owned};
-use dtrain_collective::{Op, Take};
+use crate::owned::{GatherPiece, Owned};
+use dtrain_collective::{CollectiveError, Op, Take};
 use dtrain_engine::{BringsParameters, Flat, OwnParameters, Section, Windows};
 use std::ops::Range;
 use std::sync::{Mutex, PoisonError};
 
 /// The windows of the parameters of a generation, and memory for one of them.
+#[derive(Clone, Debug)]
 pub struct ParameterWindows {
     windows: Vec<(Range<usize>, Vec<GatherPiece>)>,
     memory: Flat,
@@ -39,7 +39,12 @@ impl ParameterWindows {
         self.windows.iter().position(inside).expect("the parameters of a stage lie in a window")
     }
 
-    fn bring(&mut self, window: usize, own: &mut OwnParameters<'_>, on: &mut Wires<'_>) -> Result<(), Broke> {
+    fn bring(
+        &mut self,
+        window: usize,
+        own: &mut OwnParameters<'_>,
+        on: &mut Wires<'_>,
+    ) -> Result<(), CollectiveError> {
         let Self { windows, memory } = self;
         let (elements, pieces) = &windows[window];
         for GatherPiece { from, held, lacks, cuts, narrow, is_lacked } in pieces {
@@ -48,11 +53,11 @@ impl ParameterWindows {
                 held.iter().for_each(|run| own(run.clone(), &mut memory[to(run)]));
                 continue;
             }
-            let slot = on.backend.arena().lease(0);
+            let slot = on.slot();
             held.iter().for_each(|run| own(run.clone(), &mut slot[run.start - from..run.end - from]));
-            on.backend.narrow(narrow);
+            on.narrow(narrow);
             on.gather(&Op::AllGather { cuts: Some(cuts), take: Take::Rest })?;
-            let slot = on.backend.arena().lease(0);
+            let slot = on.slot();
             for run in held.iter().chain(lacks) {
                 let to = run.start - elements.start..run.end - elements.start;
                 memory[to].copy_from_slice(&slot[run.start - from..run.end - from]);
@@ -68,7 +73,7 @@ pub struct BroughtParameters<'a, 'b> {
     on: &'a Mutex<Wires<'b>>,
     /// The window that is there.
     there: Option<usize>,
-    went: Result<(), Broke>,
+    went: Result<(), CollectiveError>,
 }
 
 impl<'a, 'b> BroughtParameters<'a, 'b> {
@@ -78,7 +83,7 @@ impl<'a, 'b> BroughtParameters<'a, 'b> {
     }
 
     /// The pass is over. *Errors*: the collectives broke off.
-    pub fn finish(self) -> Result<(), Broke> {
+    pub fn finish(self) -> Result<(), CollectiveError> {
         self.went
     }
 }
@@ -87,7 +92,7 @@ impl BringsParameters for BroughtParameters<'_, '_> {
     fn bring(&mut self, _section: Section, elements: Range<usize>, own: &mut OwnParameters<'_>) -> &[f32] {
         let window = self.windows.window_of(&elements);
         let on = &mut *self.on.lock().unwrap_or_else(PoisonError::into_inner);
-        if self.there != Some(window) && !on.are_cut {
+        if self.there != Some(window) && !on.are_cut() {
             self.went = self.windows.bring(window, own, on);
             self.there = Some(window);
         }

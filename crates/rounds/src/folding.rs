@@ -10,7 +10,7 @@ use dtrain_types::Wire;
 use std::ops::Range;
 
 /// The subtrees of a step that wait for one another.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct Folding {
     wire: Wire,
     buffers: Vec<Flat>,

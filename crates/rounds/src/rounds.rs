@@ -4,27 +4,27 @@
 //! All ranks go through the same windows in the same order; one that has no micro-batch takes part for what it holds. This file does not
 //! know what is computed, nor what comes of the sum.
 
-use crate::broke::{Broke, engine};
-use crate::exchange::Wires;
-use crate::figures::in_tree_order;
-use crate::shards::Owned;
+use crate::error::RoundsError;
+use crate::exchange::{Exchange, Wires};
+use crate::owned::Owned;
+use crate::trailers::in_tree_order;
 use crate::window_parameters::{BroughtParameters, ParameterWindows};
 use crate::window_sums::{Round, RoundsPlan, Then, WindowSums, WindowedGradient};
 use dtrain_collective::{Op, Take};
 use dtrain_engine::device::LossSums;
 use dtrain_engine::{
-    BatchFigures, BatchView, BringsParameters, Call, EvaluationCounts, Flat, Gradient, Held, Itinerary,
-    MicroBatchGroup, Replica, Section,
+    BatchFigures, BatchView, BringsParameters, Call, EngineError, EvaluationCounts, Flat, Gradient, Held,
+    Itinerary, MicroBatchGroup, Replica, Section,
 };
 use dtrain_types::{MicroBatch, Step, Trailer, word_of_floats, word_to_floats};
 use std::ops::Range;
-use std::sync::{Mutex, PoisonError};
-use std::time::Duration;
+use std::sync::Mutex;
 
 /// Floats that carry a trailer.
 const TRAILER: usize = 2 * Trailer::WORDS;
 
 /// The rounds of a generation. See the file's comment.
+#[derive(Clone, Debug)]
 pub struct Rounds {
     rank: usize,
     world: usize,
@@ -88,7 +88,7 @@ impl Rounds {
         self.sums.take()
     }
 
-    /// Computes a micro-batch in its round; tells how long it waited for others meanwhile.
+    /// Computes a micro-batch in its round.
     ///
     /// *Blocks* for all ranks. *Errors*: the collectives broke off; as [`Replica::compute`].
     pub fn compute(
@@ -96,33 +96,33 @@ impl Rounds {
         replica: &mut dyn Replica,
         computed: Computed<'_>,
         round: Round,
-        wires: Wires<'_>,
-    ) -> Result<(BatchFigures, Duration), Broke> {
-        let on = Mutex::new(wires);
+        by: &mut dyn Exchange,
+    ) -> Result<BatchFigures, RoundsError> {
+        let on = Mutex::new(Wires::new(by));
         let mut gradient = WindowedGradient::new(&mut self.sums, Then::Exchanged(round, &on));
         let mut brought = BroughtParameters::new(&mut self.parameters, &on);
-        let figures = pass(replica, computed, &mut brought, &mut gradient)?;
+        let figures = pass(replica, computed, &mut brought, &mut gradient);
         brought.finish()?;
         gradient.finish()?;
-        Ok((figures, on.into_inner().unwrap_or_else(PoisonError::into_inner).waited))
+        Ok(figures?)
     }
 
-    /// Takes part in a round in which this rank has no micro-batch; tells how long it waited for others.
+    /// Takes part in a round in which this rank has no micro-batch.
     ///
     /// *Blocks* for all ranks. *Errors*: the collectives broke off; of the device.
     pub fn take_part(
         &mut self,
         replica: &mut dyn Replica,
         round: Round,
-        wires: Wires<'_>,
-    ) -> Result<Duration, Broke> {
-        let on = Mutex::new(wires);
+        by: &mut dyn Exchange,
+    ) -> Result<(), RoundsError> {
+        let on = Mutex::new(Wires::new(by));
         let mut gradient = WindowedGradient::new(&mut self.sums, Then::Exchanged(round, &on));
         let mut brought = BroughtParameters::new(&mut self.parameters, &on);
         visit(&self.itinerary, replica, &mut brought, Some(&mut gradient));
         brought.finish()?;
         gradient.finish()?;
-        Ok(on.into_inner().unwrap_or_else(PoisonError::into_inner).waited)
+        Ok(())
     }
 
     /// Computes a micro-batch again, or takes part in that, and tells whether its loss or gradient is not finite. Where each has but its shards of the
@@ -134,18 +134,20 @@ impl Rounds {
         replica: &mut dyn Replica,
         step: Step,
         at: Option<(MicroBatch, &BatchView<'_>)>,
-        wires: Wires<'_>,
-    ) -> Result<bool, Broke> {
-        let on = Mutex::new(wires);
+        by: &mut dyn Exchange,
+    ) -> Result<bool, RoundsError> {
+        let on = Mutex::new(Wires::new(by));
         let mut brought = BroughtParameters::new(&mut self.parameters, &on);
         let Some((at, batch)) = at else {
             visit(&self.itinerary, replica, &mut brought, None);
-            return brought.finish().map(|()| false);
+            brought.finish()?;
+            return Ok(false);
         };
         let group = &MicroBatchGroup::of_one(step, at);
         let mut gradient = WindowedGradient::new(&mut self.sums, Then::LookedAt);
-        let figures = pass(replica, Computed { group, batch }, &mut brought, &mut gradient)?;
+        let figures = pass(replica, Computed { group, batch }, &mut brought, &mut gradient);
         brought.finish()?;
+        let figures = figures?;
         Ok(!(gradient.finish()? && figures.sums.loss.is_finite()))
     }
 
@@ -157,16 +159,14 @@ impl Rounds {
         replica: &mut dyn Replica,
         batch: Option<&BatchView<'_>>,
         counts: &mut EvaluationCounts,
-        wires: Wires<'_>,
-    ) -> Result<LossSums, Broke> {
-        let on = Mutex::new(wires);
+        by: &mut dyn Exchange,
+    ) -> Result<LossSums, RoundsError> {
+        let on = Mutex::new(Wires::new(by));
         let mut brought = BroughtParameters::new(&mut self.parameters, &on);
         let averages = replica.about().state.averages;
         let loss = match (batch, replica.gathering()) {
-            (Some(batch), Some(gathering)) => {
-                gathering.evaluate_with(batch, &mut brought, counts).map_err(engine)?
-            }
-            (Some(batch), None) => replica.evaluate(batch, counts).map_err(engine)?,
+            (Some(batch), Some(gathering)) => gathering.evaluate_with(batch, &mut brought, counts)?,
+            (Some(batch), None) => replica.evaluate(batch, counts)?,
             (None, _) => {
                 let section = if averages { Section::Average } else { Section::Parameters };
                 read(&self.itinerary, section, replica, &mut brought);
@@ -184,38 +184,37 @@ impl Rounds {
         &mut self,
         own: &[Trailer],
         micro_batches: u32,
-        mut on: Wires<'_>,
-    ) -> Result<Trailer, Broke> {
+        by: &mut dyn Exchange,
+    ) -> Result<Trailer, RoundsError> {
         let (world, starts) = (self.world, &mut self.starts);
         let of = |rank: usize| (micro_batches as usize).saturating_sub(rank).div_ceil(world);
         starts.clear();
         starts.push(0);
         (0..world).for_each(|rank| starts.push(starts[rank] + TRAILER * of(rank)));
-        let slot = &mut on.backend.arena().lease(0)[starts[self.rank]..starts[self.rank + 1]];
+        let slot = &mut by.slot()[starts[self.rank]..starts[self.rank + 1]];
         for (words, trailer) in slot.chunks_exact_mut(TRAILER).zip(own) {
             words.copy_from_slice(&to_floats(trailer));
         }
-        on.gather(&Op::AllGather { cuts: Some(starts), take: Take::All })?;
-        let slot = on.backend.arena().lease(0);
+        by.gather(&Op::AllGather { cuts: Some(starts), take: Take::All })?;
+        let slot = by.slot();
         let of = |m: usize| starts[m % world] + TRAILER * (m / world);
         let all = (0..micro_batches as usize).map(|m| of_floats(&slot[of(m)..of(m) + TRAILER]));
         Ok(in_tree_order(all))
     }
 }
 
-/// A pass over a micro-batch, by parameters that are brought where each rank has but its shards of them.
+/// A pass over a micro-batch, whose result counts for nothing where an exchange broke off; by parameters that are brought where each rank has but its shards of them.
 fn pass(
     replica: &mut dyn Replica,
     Computed { group, batch }: Computed<'_>,
     brought: &mut BroughtParameters<'_, '_>,
     gradient: &mut dyn Gradient,
-) -> Result<BatchFigures, Broke> {
+) -> Result<BatchFigures, EngineError> {
     let mut figures = [BatchFigures::default()];
     match replica.gathering() {
         Some(gathering) => gathering.compute_with(group, batch, brought, gradient, &mut figures),
         None => replica.compute(group, batch, gradient, &mut figures),
-    }
-    .map_err(engine)?;
+    }?;
     Ok(figures[0])
 }
 

@@ -1,0 +1,117 @@
+//! Stories of ranks that hold shards: of the optimizer's state, of gradients, of parameters, too. Each is one seed and a few faults that are
+//! written down.
+
+use dtrain_protocol::Outcome;
+use dtrain_sim::{
+    DataPlane, FaultKind, Faults, Planned, Sabotage, Settings, SimReport, Situation, When, simulate,
+};
+use dtrain_types::{Holders, NodeId, Rank, ShardLevel};
+
+/// When: a rank comes to a place for the so-many-th time.
+fn crash(place: Situation, nth: u32) -> Planned {
+    let when = When::Enter { place, nth, later: 0 };
+    Planned { kind: FaultKind::Crash, when, millis: 0, victim: None }
+}
+
+/// Given 8 ranks on 2 hosts and 30 steps, which share out so much.
+fn given(level: ShardLevel, seed: u64, faults: &[Planned]) -> SimReport {
+    let faults = Faults::Written(faults.to_vec());
+    simulate(&Settings { faults, story: true, plane: DataPlane::Shards(level), ..Settings::of(seed) })
+}
+
+/// Then nothing is broken, and the run makes its last step; the invariants compare it with a plain run.
+fn finishes(report: &SimReport) -> &SimReport {
+    assert_eq!(report.violations, [], "{}", report.story.join("\n"));
+    assert!(matches!(report.outcome, Some(Outcome::Finished(_))), "{:?}", report.outcome);
+    report
+}
+
+fn falls_back(report: &SimReport) -> bool {
+    finishes(report).story.iter().any(|line| line.contains("Resumed"))
+}
+
+const LEVELS: [ShardLevel; 3] = [ShardLevel::Optimizer, ShardLevel::Gradients, ShardLevel::Parameters];
+
+/// Every story is told with these seeds.
+const SEEDS: std::ops::Range<u64> = 0..4;
+
+#[test]
+fn without_faults_every_world_ends_with_the_same_digest_whatever_its_ranks_share_out() {
+    let mut digests = Vec::new();
+    for (ranks, nodes) in [(1, 1), (2, 1), (3, 2), (5, 3), (8, 2), (13, 4), (16, 2), (20, 2)] {
+        for level in LEVELS {
+            let (plane, faults, steps) = (DataPlane::Shards(level), Faults::none(), 12);
+            let report = simulate(&Settings { ranks, nodes, plane, faults, steps, ..Settings::of(1) });
+            assert_eq!(finishes(&report).generations, 1, "{ranks} ranks, {level:?}");
+            digests.push(report.digest);
+        }
+    }
+    digests.dedup();
+    assert_eq!(digests.len(), 1);
+}
+
+/// Where a rank of a step in rounds can be: between its windows, in one of a gradient, of parameters, behind the last one, and in the update.
+const PLACES: [Situation; 6] = [
+    Situation::Compute,
+    Situation::Round1,
+    Situation::Gather,
+    Situation::Round2,
+    Situation::Meet,
+    Situation::UpdateShare,
+];
+
+#[test]
+fn a_rank_that_is_killed_in_any_phase_of_a_step_costs_no_step_and_comes_back() {
+    for level in [ShardLevel::Gradients, ShardLevel::Parameters] {
+        for (place, seed) in PLACES.into_iter().flat_map(|place| SEEDS.map(move |seed| (place, seed))) {
+            let report = given(level, seed, &[crash(place, 60 + seed as u32)]);
+            assert!(!falls_back(&report), "{level:?}, {place:?}: {}", report.story.join("\n"));
+            // One generation without it, and one with it again.
+            assert_eq!(report.generations, 3, "{level:?}, {place:?}: {}", report.story.join("\n"));
+        }
+    }
+}
+
+#[test]
+fn a_second_death_while_shards_are_shared_out_anew_is_survived() {
+    for level in LEVELS {
+        for (place, seed) in [Situation::ShareOut, Situation::Build, Situation::Ready]
+            .into_iter()
+            .flat_map(|place| SEEDS.map(move |seed| (place, seed)))
+        {
+            finishes(&given(level, seed, &[crash(Situation::Compute, 80), crash(place, 12)]));
+        }
+    }
+}
+
+#[test]
+fn a_run_falls_back_if_both_holders_of_a_shard_die_at_once_and_only_then() {
+    // The first eight members are the ranks, four on each host.
+    let nodes: Vec<NodeId> = (0..8).map(|rank| NodeId(rank / 4)).collect();
+    let holders = Holders::new(&nodes, 2);
+    let holding = |rank| holders.holding(Rank(rank));
+    let all_but =
+        |a: u32, b: u32| (0..8).filter(|rank| ![a, b].contains(rank)).map(holding).collect::<Vec<_>>();
+    for level in LEVELS {
+        for (seed, other) in (1..8).enumerate() {
+            let at = |victim| Planned { victim: Some(victim), ..crash(Situation::Round1, 75) };
+            let report = given(level, seed as u64, &[at(0), at(other)]);
+            let is_lost = !dtrain_types::Holding::cover(&all_but(0, other));
+            assert_eq!(
+                falls_back(&report),
+                is_lost,
+                "{level:?}, ranks 0 and {other}: {}",
+                report.story.join("\n")
+            );
+        }
+    }
+}
+
+#[test]
+fn what_a_pass_is_lent_and_what_holders_add_up_is_looked_at_by_itself() {
+    for (sabotage, found) in [(Sabotage::OldWindow, "S14"), (Sabotage::OtherMicroBatch, "S13")] {
+        let (plane, faults) = (DataPlane::Shards(ShardLevel::Parameters), Faults::none());
+        let report = simulate(&Settings { plane, faults, sabotage: Some(sabotage), ..Settings::of(1) });
+        assert_eq!(report.violations.first().map(|violation| violation.invariant), Some(found));
+    }
+}
