@@ -2,7 +2,7 @@
 """What a state in shards costs and saves, and what a lost rank costs it: two hosts of two ranks each, each host with a network of its own (as root).
 
 `--what pace` trains the same model with each of `--states` in turn and prints steps a second: a whole state, or shards of the optimizer's state, of gradients
-too, of parameters too. `--what traffic` prints the bytes that a host
+too, of parameters too; with `--rate 2gbit` over networks that carry no more, with `--before DTRAIN` beside another build. `--what traffic` prints the bytes that a host
 sends in a step, as the network counts them, beside what the formula says. `--what memory` prints the
 memory of a rank, the mean of all: the proportional set size, sampled while it trains, less that of a rank with a model of next to nothing. `--what room` limits the address
 space of every process to what lies between both, and says what becomes of each. `--what kills` kills random
@@ -86,10 +86,10 @@ class Run(supervisor.Run):
         return next(event for event in reversed(self.events()) if event["event"] == "summary")
 
 
-def one(arguments, networks, model, watch=None, limit=None):
+def one(arguments, networks, model, watch=None, limit=None, dtrain=None):
     """A run of its own from begin to end; what `watch` saw of it."""
     with tempfile.TemporaryDirectory() as folder:
-        run = Run(arguments.dtrain, folder, networks, model, limit)
+        run = Run(dtrain or arguments.dtrain, folder, networks, model, limit)
         seen, over = [], threading.Event()
 
         def look():
@@ -129,18 +129,22 @@ def address_space(pid):
 
 
 def pace(arguments, networks):
-    rates = {state: [] for state in arguments.states}
+    programs = {"": arguments.dtrain, **({" before": arguments.before} if arguments.before else {})}
+    rates = {(state, name): [] for state in arguments.states for name in programs}
     for _ in range(arguments.rounds):
-        for state, found in rates.items():
-            _, steps, _ = one(arguments, networks, [*WIDE, hidden(arguments), *WORDS[state], "steps=40", *arguments.more])
+        for (state, name), found in rates.items():
+            model = [*(arguments.model or [*WIDE, hidden(arguments)]), *WORDS[state], f"steps={arguments.pace_steps}", *arguments.more]
+            _, steps, _ = one(arguments, networks, model, dtrain=programs[name])
             # The first ones warm up.
             found.append((len(steps) - 10) / (steps[-1] - steps[9]))
-    for state, found in rates.items():
-        print(f"{state:<11} {statistics.median(found):8.3f} steps/s   {min(found):.3f} to {max(found):.3f}")
+    for (state, name), found in rates.items():
+        print(f"{state + name:<18} {statistics.median(found):8.3f} steps/s   {min(found):.3f} to {max(found):.3f}")
     first, *others = arguments.states
-    for state in others:
-        ratios = [b / a for a, b in zip(rates[first], rates[state])]
-        print(f"{state} to {first}: {statistics.median(ratios):.3f}, {min(ratios):.3f} to {max(ratios):.3f}")
+    pairs = [((state, name), (first, name)) for name in programs for state in others]
+    pairs += [((state, ""), (state, " before")) for state in arguments.states if arguments.before]
+    for new, old in pairs:
+        ratios = [b / a for a, b in zip(rates[old], rates[new])]
+        print(f"{''.join(new)} to {''.join(old)}: {statistics.median(ratios):.3f}, {min(ratios):.3f} to {max(ratios):.3f}", flush=True)
 
 
 def sent(networks):
@@ -257,6 +261,10 @@ def main():
     parser.add_argument("--ranks", type=int, default=2, help="of each host")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--more", nargs="*", default=[], help="more keys, such as verify=1")
+    parser.add_argument("--model", nargs="*", help="data and model of a run whose pace is measured, in place of the MLP")
+    parser.add_argument("--before", help="another dtrain, whose pace is measured in turn")
+    parser.add_argument("--pace-steps", type=int, default=40, help="of a run whose pace is measured; the first ten do not count")
+    parser.add_argument("--rate", help="the most that a host sends, as tc has it: 2gbit")
     parser.add_argument("--width", type=int, default=2048)
     parser.add_argument("--layers", type=int, default=2, help="of that width")
     parser.add_argument("--states", nargs="*", choices=list(WORDS), default=["replicated", "optimizer"], help="what is compared, with the first")
@@ -269,6 +277,9 @@ def main():
     for host, name in enumerate(networks.names):
         networks.ip("-n", name, "link", "set", "e", "mtu", "9000")
         networks.ip("-n", networks.bridge, "link", "set", f"p{host}", "mtu", "9000")
+        if arguments.rate:
+            limited = ["qdisc", "add", "dev", "e", "root", "tbf", "rate", arguments.rate, "burst", "512kb", "latency", "20ms"]
+            subprocess.run(["tc", "-n", name, *limited], check=True)
     try:
         {"pace": pace, "traffic": traffic, "memory": memory, "room": room, "kills": kills}[arguments.what](arguments, networks)
     finally:
