@@ -218,8 +218,6 @@ ROUNDS = [
      "if self.there != Some(window) &&", "if self.there.is_none() &&"),
     ("rounds: who computes nothing takes part in what is read backward", OF_ROUNDS + "rounds.rs",
      "Call::Reads(elements) if gathers =>", "Call::Reads(elements) if gathers && elements.start > elements.end =>"),
-    ("rounds: who computes nothing takes part in the sums of the statistics in their turn", OF_ROUNDS + "rounds.rs",
-     "    gradient.iter_mut().for_each(|gradient| gradient.settle(parameters));\n", "    let _ = parameters;\n"),
     ("rounds: what waits is added up when the step ends", OF_ROUNDS + "window_sums.rs",
      "let is_last = first + active as u32 == round.micro_batches;", "let is_last = false;"),
     ("rounds: subtrees are counted from the first micro-batch of the step", OF_ROUNDS + "folding.rs",

@@ -415,17 +415,20 @@ fn a_drain_while_lost_steps_are_made_again_is_heard() {
 
 #[test]
 fn a_run_that_a_validation_ends_ends_with_the_same_bits_whatever_goes_wrong() {
-    let mut digests = Vec::new();
+    // Where ranks hold shards, in a quarter of the seeds, the last step of an epoch is a longer one.
+    let mut digests = [Vec::new(), Vec::new()];
     for seed in 0..120 {
         let settings = Settings { ends: EndsBy::Judgement, story: true, ..Settings::of(seed) };
         let report = simulate(&settings);
         assert_eq!(report.violations, [], "seed {seed}\n{}", report.story.join("\n"));
         if let Some(Outcome::Finished(end)) = &report.outcome {
             assert_eq!(end.step.0, 30, "seed {seed}");
-            digests.push(report.digest);
+            digests[usize::from(seed % 4 == 2)].push(report.digest);
         }
     }
-    assert!(digests.len() > 60, "{}", digests.len());
-    digests.dedup();
-    assert_eq!(digests.len(), 1);
+    for (mut digests, most) in digests.into_iter().zip([45, 15]) {
+        assert!(digests.len() > most, "{}", digests.len());
+        digests.dedup();
+        assert_eq!(digests.len(), 1);
+    }
 }
