@@ -92,7 +92,7 @@ class OnGpus(unittest.TestCase):
         self.assertIn("go through the host", refused.words)
         refused = self.begin("mlp", "devices=cuda:0", FAKE_CUDA_MEMORY="10000").end()
         self.assertEqual(refused.code, 1, refused.words)
-        self.assertIn("offload=state keeps it in the host's memory", refused.words)
+        self.assertIn("offload=state keeps the state in the host's memory", refused.words)
         # There the driver is real to dtrain, and PyTorch has none.
         refused = self.begin("mlp", "devices=cuda:0", DTRAIN_TEST_STAND_IN_GPUS="").end()
         self.assertEqual(refused.code, 1, refused.words)
