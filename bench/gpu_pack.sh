@@ -25,14 +25,16 @@ for crate in json.load(sys.stdin)["packages"]:
 ' "$1" "$2"
 }
 
-# build TO ARGUMENTS...: builds one target and packs its executable as TO.
+# build TO ARGUMENTS...: builds one target and packs its executable, or the library that it is, as TO.
 build() {
     local to=$1 file
     shift
     file=$(cargo build --quiet --profile "$profile" --message-format json-render-diagnostics "$@" | python3 -c '
 import json, sys
 made = [json.loads(line) for line in sys.stdin if line.startswith("{")]
-print([one["executable"] for one in made if one.get("executable")][-1])
+programs = [one["executable"] for one in made if one.get("executable")]
+libraries = [one["filenames"] for one in made if "cdylib" in one.get("target", {}).get("kind", [])]
+print(programs[-1] if programs else libraries[-1][0])
 ')
     mkdir -p "$(dirname "$pack/$to")"
     strip -o "$pack/$to" "$file"
@@ -51,12 +53,9 @@ for rule in "test on_gpu_ conformance" "example digest_ digests" "example train_
         build "$folder/${name#"$start"}" -p "$crate" "--$kind" "$name"
     done < <(targets "$kind" "$start")
 done
-# The Python package, as a folder for PYTHONPATH: its extension module is a library, which cargo calls no executable.
-cargo build --quiet --profile "$profile" -p dtrain-python
-mkdir -p "$pack/python/dtrain"
+# The Python package, as a folder for PYTHONPATH.
+build python/dtrain/_native.abi3.so -p dtrain-python
 cp python/dtrain/*.py "$pack/python/dtrain/"
-strip -o "$pack/python/dtrain/_native.abi3.so" "${CARGO_TARGET_DIR:-target}/$([[ $profile == dev ]] && echo debug || echo "$profile")/lib_native.so"
-echo "packed python" >&2
 "$pack/dtrain" --version >"$pack/REVISION"
 
 size=$(du -sb "$pack" | cut -f 1)

@@ -357,8 +357,9 @@ fn the_learning_rate_follows_the_batch_only_when_told_to() {
 }
 
 /// One configuration of every kind, so that every row of the table is read, typed and written at least once.
-const KINDS: [&[&str]; 19] = [
+const KINDS: [&[&str]; 20] = [
     &[],
+    &["data.kind=torch"],
     &["state=sharded"],
     &[
         "data.kind=idx",

@@ -433,7 +433,10 @@ fn what_is_packed_follows_from_the_names_of_targets() {
     );
     let built = bench.text("built");
     assert!(built.contains("-p dtrain-cuda --test on_gpu_operations\n"), "{built}");
-    assert_eq!(built.matches("--profile release").count(), 6, "{built}");
+    assert_eq!(built.matches("--profile release").count(), 7, "{built}");
+    for file in ["_native.abi3.so", "__init__.py", "_train.py"] {
+        assert!(bench.at("pack/python/dtrain").join(file).is_file(), "{file} is not packed");
+    }
 }
 
 #[test]
