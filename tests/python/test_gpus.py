@@ -17,14 +17,14 @@ COMPILER = next(filter(None, map(shutil.which, ("c++", "g++", "clang++"))), None
 
 @unittest.skipUnless(DRIVER.exists() and NCCL.exists() and COMPILER, "there is no stand-in for GPUs: cargo builds it, a C++ compiler its kernels")
 class OnGpus(unittest.TestCase):
-    @classmethod
-    def setUpClass(cls):
-        cls.place = tempfile.TemporaryDirectory()
-        libraries = Path(cls.place.name) / "libraries"
+    def setUp(self):
+        self.place = tempfile.TemporaryDirectory()
+        self.addCleanup(self.place.cleanup)
+        libraries = Path(self.place.name) / "libraries"
         libraries.mkdir()
         for name, library in (("libcuda.so.1", DRIVER), ("libnvrtc.so.13", DRIVER), ("libnccl.so.2", NCCL)):
             (libraries / name).symlink_to(library.resolve())
-        cls.environment = {
+        self.environment = {
             "DTRAIN_TEST_STAND_IN_GPUS": "1",
             "DTRAIN_LIBRARY_PATH": str(libraries),
             "DTRAIN_LIBRARY_ONLY": "1",
@@ -32,10 +32,6 @@ class OnGpus(unittest.TestCase):
             # Its kernels are compiled once for all tests, those of the program too.
             "XDG_CACHE_HOME": str(TARGET / "tmp" / "cuda"),
         }
-
-    @classmethod
-    def tearDownClass(cls):
-        cls.place.cleanup()
 
     def begin(self, kind, *settings, **environment):
         folder = tempfile.mkdtemp(dir=self.place.name)
