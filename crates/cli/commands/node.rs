@@ -248,9 +248,8 @@ fn host_plan(
     let offloaded = plan.choose_offload(chosen.cuda().as_ref())?;
     let Prototype { replica, external } = plan.prototype(&chosen)?;
     let voice = Voice::of(arguments.train.output);
-    match (&external, &run.external) {
-        (Some((_, found)), Some(expected)) => expected.check(found).map_err(CliError::usage)?,
-        _ => {}
+    if let (Some((_, found)), Some(expected)) = (&external, &run.external) {
+        expected.check(found).map_err(CliError::usage)?;
     }
     if plan.keeps_on_gpus() {
         chosen.prepare(&config, |words| voice.say(words))?;
