@@ -67,13 +67,26 @@ pub fn settle(from: usize) {
         let Pass { on, hears } = &mut passes[at];
         hears.take().map(|lent| (*on, lent))
     });
-    let Some((on, mut lent)) = taken else { return };
-    // SAFETY: `lend` is on the stack of the pass's thread, which waits for this hook, and nobody else has it meanwhile.
-    let hears = unsafe { lent.0.as_mut() };
+    let Some((on, Lent(mut hears))) = taken else { return };
+    let _taken = Taken { on, hears };
+    // SAFETY: `lend` is on the stack of the pass's thread, which waits until it is given back, and nobody else has it meanwhile.
+    let hears = unsafe { hears.as_mut() };
     hears(from);
-    with_passes(|passes| {
-        let pass = passes.iter_mut().find(|pass| pass.on == on);
-        pass.expect("a pass waits for its hooks").hears = Some(lent);
-    });
-    GIVEN_BACK.notify_all();
+}
+
+/// Whom a hook tells: given back in the end, also where that panics, for the pass waits for it.
+struct Taken {
+    on: ThreadId,
+    hears: NonNull<Hears>,
+}
+
+impl Drop for Taken {
+    fn drop(&mut self) {
+        with_passes(|passes| {
+            if let Some(pass) = passes.iter_mut().find(|pass| pass.on == self.on) {
+                pass.hears = Some(Lent(self.hears));
+            }
+        });
+        GIVEN_BACK.notify_all();
+    }
 }
