@@ -8,7 +8,7 @@ use dtrain::data::{DataError, Dataset, InputSpec, Opened, SampleSlot, SampleSpec
 use dtrain::engine::device::LossSums;
 use dtrain::engine::{
     BatchView, ComputesOn, DevicePlaces, DeviceUpdate, DeviceView, EngineError, ExternalBatch, ExternalModel,
-    ExternalTensor, Gradient, Inputs, ProgramOnDevice, Section, StateView, WholeUpdate,
+    ExternalTensor, Gradient, Inputs, LentFloats, ProgramOnDevice, Section, StateView, WholeUpdate,
 };
 use dtrain::runtime::{Program, Signal};
 use dtrain::types::{Digest, ExactQuotient, Fingerprint, Key, MicroBatch, Step};
@@ -239,11 +239,9 @@ impl ExternalModel for PythonModel {
     }
 
     fn update(&mut self, update: WholeUpdate<'_>) -> Result<(), EngineError> {
-        make_known();
         let WholeUpdate { lr, scale, gradient, parameters, kept, .. } = update;
         let places = (address(gradient), parameters.as_mut_ptr() as usize, kept.as_mut_ptr() as usize);
-        let made = Python::attach(|py| self.0.call_method1(py, "update", (lr, scale, places)));
-        made.map(drop).map_err(|error| EngineError::External(words(error)))
+        self.made(lr, scale, places)
     }
 
     fn metrics(&self) -> usize {
@@ -256,22 +254,40 @@ impl ExternalModel for PythonModel {
         batch: &BatchView<'_>,
         own: &mut [ExactQuotient],
     ) -> Result<LossSums, EngineError> {
-        make_known();
-        let told = Python::attach(|py| -> PyResult<Measured> {
-            let state = (state.applied.0, address(state.parameters), address(state.stats));
-            self.0.call_method1(py, "evaluate", (state, numbers(batch)))?.extract(py)
-        });
-        measured(told, own)
+        self.measured((state.applied.0, address(state.parameters), address(state.stats)), batch, own)
     }
 }
 
 /// What a validation gives: its loss, and each metric of the program's own with its weight.
 type Measured = (Told, Vec<(f64, f64)>);
 
-fn measured(told: PyResult<Measured>, own: &mut [ExactQuotient]) -> Result<LossSums, EngineError> {
-    let (told, metrics) = told.map_err(|error| EngineError::External(words(error)))?;
-    own.iter_mut().zip(metrics).for_each(|(own, (value, weight))| own.add(value, weight));
-    Ok(sums(told))
+/// What is asked alike wherever the state lies: places are addresses there.
+impl PythonModel {
+    fn made(&self, lr: f64, scale: f32, places: (usize, usize, usize)) -> Result<(), EngineError> {
+        make_known();
+        let made = Python::attach(|py| self.0.call_method1(py, "update", (lr, scale, places)));
+        made.map(drop).map_err(|error| EngineError::External(words(error)))
+    }
+
+    fn measured(
+        &self,
+        state: (u64, usize, usize),
+        batch: &BatchView<'_>,
+        own: &mut [ExactQuotient],
+    ) -> Result<LossSums, EngineError> {
+        make_known();
+        let told = Python::attach(|py| -> PyResult<Measured> {
+            self.0.call_method1(py, "evaluate", (state, numbers(batch)))?.extract(py)
+        });
+        let (told, metrics) = told.map_err(|error| EngineError::External(words(error)))?;
+        own.iter_mut().zip(metrics).for_each(|(own, (value, weight))| own.add(value, weight));
+        Ok(sums(told))
+    }
+}
+
+/// Where memory of a GPU lies.
+fn there(lent: LentFloats) -> usize {
+    lent.address as usize
 }
 
 /// On a GPU: the same calls, with addresses there. What a micro-batch comes to is left there too.
@@ -303,11 +319,8 @@ impl ProgramOnDevice for PythonModel {
     }
 
     fn update(&mut self, update: DeviceUpdate) -> Result<(), EngineError> {
-        make_known();
         let DeviceUpdate { lr, scale, gradient, parameters, kept, .. } = update;
-        let places = (gradient.address, parameters.address, kept.address);
-        let made = Python::attach(|py| self.0.call_method1(py, "update", (lr, scale, places)));
-        made.map(drop).map_err(|error| EngineError::External(words(error)))
+        self.made(lr, scale, (there(gradient), there(parameters), there(kept)))
     }
 
     fn metrics(&self) -> usize {
@@ -320,11 +333,6 @@ impl ProgramOnDevice for PythonModel {
         batch: &BatchView<'_>,
         own: &mut [ExactQuotient],
     ) -> Result<LossSums, EngineError> {
-        make_known();
-        let told = Python::attach(|py| -> PyResult<Measured> {
-            let state = (state.applied.0, state.parameters.address, state.stats.address);
-            self.0.call_method1(py, "evaluate", (state, numbers(batch)))?.extract(py)
-        });
-        measured(told, own)
+        self.measured((state.applied.0, there(state.parameters), there(state.stats)), batch, own)
     }
 }
