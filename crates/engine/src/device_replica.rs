@@ -9,6 +9,7 @@ mod by_program;
 mod by_stages;
 mod gathering;
 mod keeping;
+mod laid;
 mod made_whole;
 mod making;
 mod sharding;
@@ -20,7 +21,7 @@ use crate::batch::{BatchFigures, BatchView, EvaluationCounts, Inputs};
 use crate::device::LossSums;
 use crate::device_shards::DeviceShards;
 use crate::error::EngineError;
-use crate::external::{ExternalTensor, external_layout};
+use crate::external::{self, ExternalTensor};
 use crate::flat::Flat;
 use crate::gathering::{BringsParameters, Gathering};
 use crate::gradient::{Gradient, MicroBatchGroup};
@@ -47,43 +48,11 @@ use brought::{Brought, Zeros};
 use by_program::ByProgram;
 use by_stages::ByStages;
 use dtrain_types::{MicroBatch, Seed, Step, Wire};
+use laid::Laid;
 use made_whole::MadeWhole;
 use making::{MakesPasses, Reads, Writes};
 use std::collections::VecDeque;
-use std::ops::Range;
 use windows::{BroughtWindows, Unwanted};
-
-/// Gradients where they are kept: one is computed, and what waits for it is added as soon as it is final.
-struct Laid<'a, 'b, D: OwnMemory> {
-    device: &'a D,
-    kept: &'a mut [D::Floats],
-    /// Everything from here on is final.
-    open: usize,
-    to: Kept<'b>,
-}
-
-impl<D: OwnMemory> Gradients<D> for Laid<'_, '_, D> {
-    fn part(&mut self, part: Range<usize>) -> D::Mut<'_> {
-        let (_, rest) = D::split_mut(D::take(&mut self.kept[self.to.number]), part.start);
-        D::split_mut(rest, part.len()).0
-    }
-
-    fn settle(&mut self, from: usize) {
-        let fresh = from..self.open;
-        if fresh.is_empty() {
-            return;
-        }
-        self.open = from;
-        for pair in self.to.merges {
-            let [into, other] = self.kept.get_disjoint_mut(*pair).expect("two that are kept");
-            let mut into = D::take(into);
-            self.device.add_to(D::part(D::look(other), fresh.clone()), D::part_mut(&mut into, fresh.clone()));
-        }
-        if let Some(settled) = &mut self.to.settled {
-            settled(from);
-        }
-    }
-}
 
 /// Where the gradient of a pass goes.
 enum To<'a> {
@@ -335,7 +304,7 @@ impl<D: OwnMemory> DeviceReplica<D> {
         let made = match to {
             To::Kept(to) => {
                 let open = about.gradient_len();
-                let mut all = Laid { device, kept: gradients, open, to };
+                let mut all = Laid::new(&*device, gradients, open, to);
                 let made = make(passes, reads, Writes { all: &mut all, scale })?;
                 all.settle(0);
                 made
@@ -453,10 +422,7 @@ impl<D: LendsMemory> DeviceReplica<D> {
     ) -> Result<Self, EngineError> {
         check(&optimizer)?;
         assert!(!optimizer.keeps.in_windows(), "a program's gradients come as a whole");
-        let mut layout = external_layout(tensors, scaling);
-        grouping.apply(&mut layout)?;
-        optimizer.complete(&mut layout);
-        let facts = UpdateFacts::of_program(&layout, scaling);
+        let (layout, facts) = external::shaped(tensors, scaling, (&optimizer, grouping))?;
         let lengths = BufferLengths {
             state: optimizer.state(&layout),
             copy: 0,

@@ -147,6 +147,21 @@ pub fn external_layout(tensors: &[ExternalTensor], scaling: Option<LossScaling>)
     layout
 }
 
+/// Where the tensors of such a model and what is kept for its updates lie, and what an update has to know of it.
+///
+/// *Errors*: groups of parameters that make no sense.
+pub(crate) fn shaped(
+    tensors: &[ExternalTensor],
+    scaling: Option<LossScaling>,
+    (optimizer, grouping): (&Optimizer, &Grouping),
+) -> Result<(Layout, UpdateFacts), EngineError> {
+    let mut layout = external_layout(tensors, scaling);
+    grouping.apply(&mut layout)?;
+    optimizer.complete(&mut layout);
+    let facts = UpdateFacts::of_program(&layout, scaling);
+    Ok((layout, facts))
+}
+
 impl<D: HostDevice> ExternalReplica<D> {
     /// A replica of these tensors, all of them zero. `device` makes the updates.
     ///
@@ -158,10 +173,7 @@ impl<D: HostDevice> ExternalReplica<D> {
         scaling: Option<LossScaling>,
         (optimizer, grouping): (Optimizer, &Grouping),
     ) -> Result<Self, EngineError> {
-        let mut layout = external_layout(tensors, scaling);
-        grouping.apply(&mut layout)?;
-        optimizer.complete(&mut layout);
-        let facts = UpdateFacts::of_program(&layout, scaling);
+        let (layout, facts) = shaped(tensors, scaling, (&optimizer, grouping))?;
         let stats = facts.stats;
         let mut state = HostState::zeros(device, optimizer, &layout, facts)?;
         if let Some(scaling) = scaling {
