@@ -34,7 +34,7 @@ class Recomputed(Twice):
 def made(kind):
     torch.manual_seed(1)
     flat = FlatModule(kind(), ())
-    flat.prepare(torch.device("cpu"))
+    flat.prepare(torch.device("cpu"), torch.device("cpu"))
     state = flat.first_state()
     memory = torch.full((flat.length + flat.stats_length,), float("nan"))
     told = []
