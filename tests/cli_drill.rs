@@ -104,6 +104,9 @@ fn ranks_that_hang_are_named_and_replaced_in_time() {
 
 #[test]
 fn a_run_that_is_asked_to_stop_goes_on_where_it_was() {
+    if !has_turn(2) {
+        return;
+    }
     let folder = folder();
     let run = drill(folder.path(), &format!("sigterm {MLP} ranks=2 threads=1 steps=5000 --times 2"));
     all_held(&run);
@@ -365,6 +368,9 @@ fn a_run_that_ends_while_a_host_is_cut_off_has_proved_nothing() {
 /// Asked to stop, as by Ctrl-C, and killed, when it can do nothing any more.
 #[test]
 fn of_a_partition_that_ends_in_the_middle_of_a_cut_nothing_is_left() {
+    if !has_turn(8) {
+        return;
+    }
     if !can_partition() {
         return;
     }

@@ -122,7 +122,7 @@ fn halves_have_the_same_bits_in_every_world_and_others_than_f32() {
 
 #[test]
 fn a_rank_in_halves_that_is_killed_costs_no_step_and_no_bit() {
-    if !has_turn(4) {
+    if !has_turn(10) {
         return;
     }
     let Some(machine) = Host::new() else { return };
@@ -180,7 +180,7 @@ fn a_step_that_is_not_finite_ends_a_run_by_its_name_whatever_the_ranks_and_leave
 
 #[test]
 fn the_memory_that_a_rank_had_on_its_gpu_is_what_was_planned() {
-    if !has_turn(1) {
+    if !has_turn(7) {
         return;
     }
     let Some(machine) = Host::new() else { return };
@@ -451,7 +451,7 @@ fn a_micro_batch_without_room_is_made_smaller_where_that_was_asked_for() {
 
 #[test]
 fn a_model_that_has_no_room_is_computed_in_less_and_then_told_what_has_room() {
-    if !has_turn(3) {
+    if !has_turn(9) {
         return;
     }
     let Some(machine) = Host::new() else { return };

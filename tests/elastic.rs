@@ -101,6 +101,9 @@ fn ranks_that_are_killed_at_random_moments_cost_no_step_and_no_bit() {
 /// A model with so many parameters for so few samples that much of a step is the update, which ranks make together.
 #[test]
 fn ranks_that_are_killed_in_the_middle_of_an_update_cost_no_step_and_no_bit() {
+    if !has_turn(9) {
+        return;
+    }
     let seed = seed();
     println!("seed {seed}");
     let folder = folder();
@@ -111,7 +114,7 @@ fn ranks_that_are_killed_in_the_middle_of_an_update_cost_no_step_and_no_bit() {
 
 #[test]
 fn several_ranks_killed_at_once_up_to_all_but_one_cost_nothing_either() {
-    if !has_turn(5) {
+    if !has_turn(11) {
         return;
     }
     let seed = seed();
@@ -181,7 +184,7 @@ fn ranks_that_die_before_the_first_checkpoint_begin_again() {
 /// Stopped, named, ended, replaced; and woken at the worst moment it changes nothing.
 #[test]
 fn a_stopped_rank_is_named_and_replaced_and_waking_it_changes_nothing() {
-    if !has_turn(4) {
+    if !has_turn(10) {
         return;
     }
     let folder = folder();

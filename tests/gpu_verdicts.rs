@@ -147,7 +147,7 @@ fn what_fails_its_test_is_left_alone_and_the_reason_is_told_and_kept() {
 
 #[test]
 fn a_cache_that_cannot_be_written_and_a_run_that_was_begun_on_a_cpu_are_told() {
-    if !has_turn(3) {
+    if !has_turn(9) {
         return;
     }
     let Some(machine) = Machine::new() else { return };

@@ -141,6 +141,9 @@ const PATIENT: &str = "detect=10s";
 
 #[test]
 fn a_rank_killed_while_part_of_its_sum_is_on_its_way_costs_no_step_and_no_bit() {
+    if !has_turn(11) {
+        return;
+    }
     let model = format!("{WIDE} {PATIENT} steps=600 threads=1 checkpoint.every=150~steps");
     let hosts = Hosts::on_loopback("2");
     let second = hosts.start(1, "ranks=2");
@@ -198,6 +201,9 @@ fn the_report_of_a_failed_run_has_the_last_lines_of_a_rank_of_another_host() {
 
 #[test]
 fn a_host_that_is_killed_comes_back_when_it_is_started_again() {
+    if !has_turn(10) {
+        return;
+    }
     let model = format!("{MLP} steps=4000 threads=1 checkpoint.every=200~steps");
     let hosts = Hosts::on_loopback("2");
     let second = hosts.start(1, "ranks=2");
@@ -218,7 +224,7 @@ fn a_host_that_is_killed_comes_back_when_it_is_started_again() {
 
 #[test]
 fn a_host_that_is_asked_to_leave_goes_at_a_step_boundary_and_may_come_again() {
-    if !has_turn(4) {
+    if !has_turn(10) {
         return;
     }
     let model = format!("{MLP} {PATIENT} steps=3000 threads=1");
@@ -247,6 +253,9 @@ fn a_host_that_is_asked_to_leave_goes_at_a_step_boundary_and_may_come_again() {
 
 #[test]
 fn a_third_host_joins_a_run_that_is_under_way() {
+    if !has_turn(7) {
+        return;
+    }
     let model = format!("{MLP} steps=2500 threads=1");
     let hosts = Hosts::on_loopback("1..2");
     let mut first = hosts.start(0, &format!("{model} ranks=1 name=hosts"));
@@ -291,7 +300,7 @@ fn logged_steps(run: &Path) -> Vec<u64> {
 
 #[test]
 fn the_first_host_may_be_killed_and_started_again_and_no_step_is_lost_or_doubled() {
-    if !has_turn(2) {
+    if !has_turn(8) {
         return;
     }
     // Where there is a checkpoint, and before there is one; by --resume, and by the same words as at first.
@@ -333,6 +342,9 @@ fn the_first_host_may_be_killed_and_started_again_and_no_step_is_lost_or_doubled
 
 #[test]
 fn a_run_of_two_hosts_goes_on_from_its_checkpoint_when_it_is_started_again() {
+    if !has_turn(1) {
+        return;
+    }
     let model = format!("{MLP} steps=900 threads=1 checkpoint.every=100~steps");
     let hosts = Hosts::on_loopback("2");
     let second = hosts.start(1, "ranks=2");

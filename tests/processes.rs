@@ -336,7 +336,7 @@ fn a_rank_that_runs_out_of_memory_is_named_with_its_last_words() {
 /// A rank that dies while it writes its shard leaves no checkpoint, and the one before it stays.
 #[test]
 fn a_rank_that_dies_in_the_middle_of_a_checkpoint_costs_that_checkpoint_only() {
-    if !has_turn(1) {
+    if !has_turn(7) {
         return;
     }
     let folder = folder();

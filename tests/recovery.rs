@@ -69,7 +69,7 @@ fn nothing_is_left_over(run: &Path) {
 
 #[test]
 fn an_mlp_killed_at_random_moments_ends_with_the_bits_of_an_undisturbed_run() {
-    if !has_turn(0) {
+    if !has_turn(6) {
         return;
     }
     let worlds = [
@@ -93,7 +93,7 @@ fn a_cnn_killed_at_random_moments_ends_with_the_bits_of_an_undisturbed_run() {
 
 #[test]
 fn a_gpt_killed_at_random_moments_ends_with_the_bits_of_an_undisturbed_run() {
-    if !has_turn(2) {
+    if !has_turn(8) {
         return;
     }
     let worlds = ["ranks=3 threads=1", "ranks=2", "ranks=8 threads=1"];
@@ -214,7 +214,7 @@ fn with_resume_auto_one_command_line_begins_goes_on_and_finds_the_run_complete()
 
 #[test]
 fn a_run_killed_before_its_first_checkpoint_starts_again_with_auto_and_is_refused_without() {
-    if !has_turn(2) {
+    if !has_turn(8) {
         return;
     }
     let folder = folder();
@@ -268,7 +268,7 @@ fn a_key_that_changes_the_bits_is_refused_and_named_with_the_way_out() {
 
 #[test]
 fn keys_that_leave_the_bits_alone_may_change_at_each_resume() {
-    if !has_turn(5) {
+    if !has_turn(11) {
         return;
     }
     let (folder, run, whole) = finished_run();

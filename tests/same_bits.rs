@@ -119,6 +119,9 @@ fn the_cnn_that_users_get_has_the_same_bits_on_every_world_size() {
 
 #[test]
 fn compute_threads_and_loader_workers_do_not_change_the_bits() {
+    if !has_turn(10) {
+        return;
+    }
     let threads = [1, 2, 4].into_iter().flat_map(|threads| [1, 3].map(|ranks| (ranks, threads)));
     let threads = threads.map(|(ranks, threads)| format!("ranks={ranks} threads={threads}"));
     let workers = (0..=3).map(|workers| format!("ranks=2 threads=1 workers={workers}"));
@@ -278,7 +281,7 @@ fn a_ring_reaches_the_same_loss_and_says_that_its_bits_depend_on_the_world_size(
 
 #[test]
 fn sums_rounded_to_bf16_have_the_same_bits_on_every_world_size_and_in_every_group() {
-    if !has_turn(3) {
+    if !has_turn(9) {
         return;
     }
     // Of the MLP more than an epoch, so that its short last step is among them. Micro-batches of so many rows are taken one by

@@ -42,7 +42,7 @@ fn shards_on_gpus_have_the_bits_of_whole_states_on_any_ranks_whatever_carries_th
 
 #[test]
 fn gradients_and_parameters_that_travel_in_windows_have_the_bits_of_whole_ones_on_gpus() {
-    if !has_turn(0) {
+    if !has_turn(6) {
         return;
     }
     let Some(machine) = Host::new() else { return };
@@ -92,7 +92,7 @@ fn parameters_of_a_file_are_cut_into_windows_on_gpus_as_first_ones_are() {
 
 #[test]
 fn a_text_in_shards_on_gpus_that_is_gone_on_with_whole_has_the_bits_of_an_undisturbed_run() {
-    if !has_turn(2) {
+    if !has_turn(8) {
         return;
     }
     let Some(machine) = Host::new() else { return };
@@ -112,6 +112,9 @@ fn a_text_in_shards_on_gpus_that_is_gone_on_with_whole_has_the_bits_of_an_undist
 
 #[test]
 fn a_rank_on_a_gpu_that_is_killed_leaves_its_shards_with_a_mirror() {
+    if !has_turn(7) {
+        return;
+    }
     let Some(machine) = Host::new() else { return };
     let machine = machine.with_nccl();
     let settings = format!("{CNN} steps=40 checkpoint.every=none");
@@ -141,6 +144,9 @@ const WIDE: &str = "data.kind=digits model.kind=mlp model.hidden=[512,512,512] g
 
 #[test]
 fn whole_states_that_gpus_have_no_room_for_are_kept_in_shards_where_that_was_left_to_dtrain() {
+    if !has_turn(8) {
+        return;
+    }
     let (Some(host), Some(workshop)) = (Host::new(), Workshop::open()) else { return };
     host.lay("libnvidia-ml.so.1", &workshop.build("libnvidia-ml.so.1", FAKE_NVML));
     let planned = |how: &str| {

@@ -60,7 +60,7 @@ fn is_told(text: &str) -> bool {
 
 #[test]
 fn a_supervisor_that_stands_still_costs_no_rank_no_step_and_no_generation() {
-    if !has_turn(4) {
+    if !has_turn(10) {
         return;
     }
     let folder = folder();

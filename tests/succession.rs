@@ -91,7 +91,7 @@ fn successor_of(host: &Running) -> u32 {
 
 #[test]
 fn the_host_that_leads_may_be_lost_again_and_again_and_comes_back_as_one_of_the_others() {
-    if !has_turn(0) {
+    if !has_turn(6) {
         return;
     }
     let model = format!("{MLP} steps=6000 threads=1 checkpoint.every=1000~steps");
@@ -131,7 +131,7 @@ fn the_host_that_leads_may_be_lost_again_and_again_and_comes_back_as_one_of_the_
 
 #[test]
 fn a_supervisor_that_is_killed_alone_is_followed_elsewhere_and_nothing_of_it_stays() {
-    if !has_turn(1) {
+    if !has_turn(7) {
         return;
     }
     let model = format!("{MLP} steps=20000 threads=1 checkpoint.every=none");
@@ -180,7 +180,7 @@ fn a_supervisor_that_only_stands_still_is_not_followed() {
 
 #[test]
 fn where_nobody_is_to_follow_the_hosts_wait_for_the_first() {
-    if !has_turn(3) {
+    if !has_turn(9) {
         return;
     }
     let model = format!("{MLP} steps=8000 threads=1 checkpoint.every=500~steps standby=off");

@@ -47,7 +47,7 @@ class TheSameBits(InAFolder):
     def test_of_an_lstm_for_any_number_of_ranks(self):
         self.of_worlds("lstm", [1, 2])
 
-    @in_turn(1)
+    @in_turn(7)
     def test_of_a_gpt_for_any_number_of_ranks_and_of_readers(self):
         digest = self.of_worlds("gpt", [1, 3])
         self.assertEqual(self.good(train(self.folder, "gpt", "ranks=2", "workers=2")).digest, digest)
@@ -56,7 +56,7 @@ class TheSameBits(InAFolder):
     def test_of_a_model_that_computes_its_blocks_again(self):
         self.of_worlds("recomputed", [1, 2])
 
-    @in_turn(2)
+    @in_turn(8)
     def test_of_half_precision_whose_loss_is_scaled(self):
         runs = [self.good(train(self.folder, "gpt", f"ranks={ranks}", "precision=f16")) for ranks in (1, 2)]
         self.assertEqual(len({run.digest for run in runs}), 1)
@@ -98,7 +98,7 @@ class TheSameBits(InAFolder):
         halves = [self.good(train(self.folder, "gpt", *how, "precision=f16")).digest for how in halves]
         self.assertEqual(halves[0], halves[1])
 
-    @in_turn(0)
+    @in_turn(6)
     def test_after_the_process_that_leads_was_killed_and_its_ranks_are_the_same(self):
         length = ["epochs=120", "checkpoint.every=none"]
         calm = self.good(train(self.folder, "mlp", "ranks=1", *length))
@@ -127,7 +127,7 @@ class TheSameBits(InAFolder):
         rest = self.good(train(self.folder, "mlp", "--resume", "runs/part", "ranks=3"))
         self.assertEqual(rest.digest, whole.digest)
 
-    @in_turn(3)
+    @in_turn(9)
     def test_after_a_rank_hung_in_the_program_whose_stack_is_shown(self):
         lines = (
             "import pathlib, time\ndef loss(net, batch):\n    x, y = batch\n    flag = pathlib.Path('hang')\n"
@@ -146,7 +146,7 @@ class TheSameBits(InAFolder):
         self.assertEqual(len(ended.of("fault")), 1)
         self.assertRegex(ended.words, r'hangs.py", line \d+ in loss')
 
-    @in_turn(2)
+    @in_turn(10)
     def test_after_a_process_that_reads_was_killed(self):
         calm = self.good(train(self.folder, "gpt", "ranks=1", "epochs=12"))
         run = Run(self.folder, [PROGRAMS, "gpt", "--json", "ranks=2", "workers=2", "epochs=12"])
@@ -159,7 +159,7 @@ class TheSameBits(InAFolder):
         self.assertEqual((ended.digest, ended.summary["lost_steps"]), (calm.digest, 0))
         self.assertIn(f"(pid {reader}), which reads samples, ended with exit code -9", ended.words)
 
-    @in_turn(1)
+    @in_turn(11)
     def test_on_two_hosts(self):
         alone = self.good(train(self.folder, "cnn", "ranks=1", "epochs=6"))
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as free:
