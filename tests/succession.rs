@@ -94,7 +94,7 @@ fn the_host_that_leads_may_be_lost_again_and_again_and_comes_back_as_one_of_the_
     if !has_turn(6) {
         return;
     }
-    let model = format!("{MLP} steps=6000 threads=1 checkpoint.every=1000~steps");
+    let model = format!("{MLP} steps=12000 threads=1 checkpoint.every=1000~steps");
     let cluster = Cluster::new();
     let words = cluster.words(&model);
     let others = [1, 2].map(|host| cluster.hosts.start(host, "--json ranks=1"));
@@ -126,7 +126,7 @@ fn the_host_that_leads_may_be_lost_again_and_again_and_comes_back_as_one_of_the_
     for host in others.into_iter().chain([again]) {
         host.finish().succeeded();
     }
-    cluster.is_whole(&model, 6000);
+    cluster.is_whole(&model, 12000);
 }
 
 #[test]

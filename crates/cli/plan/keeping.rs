@@ -127,7 +127,7 @@ impl Plan {
                 match *what {
                     "windows of a gradient" => *size = part(windows.memory()),
                     "gradient of shards" => *size = part(self.looked_at(about) + about.state.stats),
-                    "window of parameters" => *size = part(windows.itinerary().longest()),
+                    "windows of parameters" => *size = part(windows.itinerary().longest()),
                     _ => {}
                 }
             }
@@ -156,8 +156,9 @@ impl Plan {
         };
         let micro_batches = self.batches.micro_batches();
         if let Some((what, size)) = memory.rows.iter_mut().find(|(what, _)| *what == "one gradient buffer") {
-            (*what, *size) =
-                ("windows of a gradient", part(windows.memory() + about.slot_len(micro_batches)));
+            // One that is computed and one that travels, beside those that are begun early; and what they travel through.
+            let all = windows.memory() + windows.longest() + about.slot_len(micro_batches);
+            (*what, *size) = ("windows of a gradient", part(all));
         }
         // Sums of micro-batches wait for one another, and a rank looks at a little more than it holds.
         let sums = dtrain_runtime::folding_buffers(micro_batches, self.config.world.ranks)
@@ -171,7 +172,8 @@ impl Plan {
                     _ => {}
                 }
             }
-            memory.rows.push(("window of parameters", part(windows.longest_of_parameters())));
+            // One that is computed with, and the next.
+            memory.rows.push(("windows of parameters", part(2 * windows.longest_of_parameters())));
         }
         memory
     }

@@ -99,10 +99,16 @@ impl Windows {
         if elements.is_empty() {
             return 0..0;
         }
-        let inside = |it: &&Window| it.elements.start <= elements.start && elements.end <= it.elements.end;
-        let window = self.all[from..].iter().find(inside).expect("a part of a gradient lies in a window");
+        let window = &self.all[self.window_of(from, elements)];
         let at = window.place.start + elements.start - window.elements.start;
         at..at + elements.len()
+    }
+
+    /// The window in which elements lie, of which those before this one are final. *Panics* if they are not neighbours in one window.
+    #[must_use]
+    pub fn window_of(&self, from: usize, elements: &Range<usize>) -> usize {
+        let inside = |it: &Window| it.elements.start <= elements.start && elements.end <= it.elements.end;
+        from + self.all[from..].iter().position(inside).expect("a part of a gradient lies in a window")
     }
 
     /// Elements of the longest of those that are begun in turn.

@@ -17,35 +17,3 @@ pub trait Exchange: Send {
     /// *Blocks* for all ranks. *Errors*: it broke off.
     fn gather(&mut self, op: &Op<'_>) -> Result<(), CollectiveError>;
 }
-
-/// What a pass exchanges by: nothing any more, once a collective broke off. A pass cannot be told, and goes on to its end.
-pub(crate) struct Wires<'a> {
-    by: &'a mut dyn Exchange,
-    are_cut: bool,
-}
-
-impl<'a> Wires<'a> {
-    pub fn new(by: &'a mut dyn Exchange) -> Self {
-        Self { by, are_cut: false }
-    }
-
-    /// Whether a collective broke off: then no slot is lent any more.
-    pub fn are_cut(&self) -> bool {
-        self.are_cut
-    }
-
-    pub fn slot(&mut self) -> &mut [f32] {
-        self.by.slot()
-    }
-
-    pub fn narrow(&mut self, narrow: &Narrow) {
-        self.by.narrow(narrow);
-    }
-
-    /// [`Exchange::gather`].
-    pub fn gather(&mut self, op: &Op<'_>) -> Result<(), CollectiveError> {
-        let gathered = self.by.gather(op);
-        self.are_cut |= gathered.is_err();
-        gathered
-    }
-}

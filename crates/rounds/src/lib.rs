@@ -6,6 +6,10 @@
 //! This crate is pure. It does not know processes, clocks or networks, nor what drives it: the runtime does over a backend, the simulator in
 //! virtual time.
 
+#[cfg(test)]
+mod ahead_tests;
+mod brought_parameters;
+mod carries;
 mod error;
 mod exchange;
 mod folding;
@@ -14,11 +18,13 @@ mod rounds;
 mod trailers;
 mod window_parameters;
 mod window_sums;
+mod windowed_gradient;
 
+pub use carries::{Carriage, Carries, Parcel, ParcelKind};
 pub use error::RoundsError;
 pub use exchange::Exchange;
 pub use folding::{Folding, Fresh, buffers};
 pub use owned::{GatherPiece, Owned};
-pub use rounds::{Computed, Rounds};
+pub use rounds::{Computed, Outing, Rounds};
 pub use trailers::in_tree_order;
 pub use window_sums::{Round, RoundsPlan};

@@ -4,21 +4,26 @@
 //! All ranks go through the same windows in the same order; one that has no micro-batch takes part for what it holds. This file does not
 //! know what is computed, nor what comes of the sum.
 
+use crate::brought_parameters::{BroughtParameters, ParameterStock};
+use crate::carries::{AtOnce, Carriage, Carries, Parcel, ParcelKind};
 use crate::error::RoundsError;
-use crate::exchange::{Exchange, Wires};
+use crate::exchange::Exchange;
+use crate::folding::Folding;
 use crate::owned::Owned;
 use crate::trailers::in_tree_order;
-use crate::window_parameters::{BroughtParameters, ParameterWindows};
-use crate::window_sums::{Round, RoundsPlan, Then, WindowSums, WindowedGradient};
-use dtrain_collective::{Op, Take};
+use crate::window_parameters::ParameterWindows;
+use crate::window_sums::{Round, RoundsPlan, WindowSums};
+use crate::windowed_gradient::{GradientStock, Then, WindowedGradient};
+use dtrain_collective::{CollectiveError, Op, Take};
 use dtrain_engine::device::LossSums;
 use dtrain_engine::{
     BatchFigures, BatchView, BringsParameters, Call, EngineError, EvaluationCounts, Flat, Gradient, Held,
     Itinerary, MicroBatchGroup, Replica, Section,
 };
 use dtrain_types::{MicroBatch, Step, Trailer, word_of_floats, word_to_floats};
+use std::collections::VecDeque;
 use std::ops::Range;
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 
 /// Floats that carry a trailer.
 const TRAILER: usize = 2 * Trailer::WORDS;
@@ -29,8 +34,12 @@ pub struct Rounds {
     rank: usize,
     world: usize,
     itinerary: Itinerary,
-    sums: WindowSums,
-    parameters: ParameterWindows,
+    sums: Arc<WindowSums>,
+    gradients: GradientStock,
+    parameters: Arc<ParameterWindows>,
+    brought: ParameterStock,
+    /// Unless a carrier has it.
+    carriage: Option<Carriage>,
     /// Where what ranks tell one another begins in a slot, and where the last one's ends.
     starts: Vec<usize>,
 }
@@ -50,12 +59,19 @@ impl Rounds {
     pub fn new(plan: &RoundsPlan<'_>) -> Self {
         let (rank, world) = plan.rank;
         let owned = Owned::of(plan.holders, rank, plan.cuts);
+        let parameters = Arc::new(ParameterWindows::new(plan.windows, &owned, plan.slot));
+        let sums = Arc::new(WindowSums::new(plan));
+        let folding = Folding::new(sums.kept().elements(), (plan.micro_batches, world as u32), plan.wire);
+        let carriage = Carriage::new(Arc::clone(&parameters), Arc::clone(&sums), folding, world);
         Self {
             rank: rank.index(),
             world,
             itinerary: plan.windows.itinerary().clone(),
-            sums: WindowSums::new(plan),
-            parameters: ParameterWindows::new(plan.windows, &owned, plan.slot),
+            brought: ParameterStock::new(&parameters),
+            gradients: GradientStock::new(plan.windows),
+            carriage: Some(carriage),
+            sums,
+            parameters,
             starts: Vec::with_capacity(world + 1),
         }
     }
@@ -78,17 +94,72 @@ impl Rounds {
         self.sums.kept()
     }
 
+    /// How many windows may be on their way at once, parameters and gradients.
+    #[must_use]
+    pub fn at_once(&self) -> usize {
+        ParameterStock::WINDOWS + self.gradients.windows()
+    }
+
     /// Begins a step, in memory for what is kept of the sum.
     pub fn begin(&mut self, memory: Flat) {
-        self.sums.begin(memory);
+        self.brought.forget();
+        self.at_home().folding.give(memory);
     }
 
     /// The sum of the step.
     pub fn take(&mut self) -> Flat {
-        self.sums.take()
+        self.at_home().folding.take()
     }
 
-    /// Computes a micro-batch in its round.
+    fn at_home(&mut self) -> &mut Carriage {
+        self.carriage.as_mut().expect(HOME)
+    }
+
+    /// What a carrier takes along, until it [comes home](Rounds::come_home). *Panics* if one is out.
+    pub fn set_out(&mut self) -> Carriage {
+        self.carriage.take().expect(HOME)
+    }
+
+    /// A carrier brings it back, with the parcels that nobody has taken. *Errors*: an exchange broke off since it set out: nothing of what was computed
+    /// meanwhile counts.
+    pub fn come_home(
+        &mut self,
+        mut carriage: Carriage,
+        unclaimed: impl Iterator<Item = (ParcelKind, Parcel)>,
+    ) -> Result<(), CollectiveError> {
+        for (kind, parcel) in unclaimed {
+            match kind {
+                ParcelKind::Parameters => self.brought.give_up(parcel),
+                ParcelKind::Gradient => self.gradients.take_back(parcel),
+            }
+        }
+        let went = carriage.take_result();
+        self.carriage = Some(carriage);
+        went
+    }
+
+    /// Passes one after the other while this carrier is out.
+    pub fn outing<'a>(&'a mut self, carrier: &'a mut dyn Carries) -> Outing<'a> {
+        Outing { rounds: self, carrier: Mutex::new(carrier) }
+    }
+
+    /// Goes out for one thing, with windows that are carried at once.
+    fn out<T>(
+        &mut self,
+        by: &mut dyn Exchange,
+        then: impl FnOnce(&mut Outing<'_>) -> Result<T, EngineError>,
+    ) -> Result<T, RoundsError> {
+        let carriage = self.set_out();
+        let mut carrier = AtOnce { carriage, by, brought: VecDeque::new(), exchanged: VecDeque::new() };
+        let done = then(&mut self.outing(&mut carrier));
+        let AtOnce { carriage, brought, exchanged, .. } = carrier;
+        let brought = brought.into_iter().map(|parcel| (ParcelKind::Parameters, parcel));
+        let exchanged = exchanged.into_iter().map(|parcel| (ParcelKind::Gradient, parcel));
+        self.come_home(carriage, brought.chain(exchanged))?;
+        Ok(done?)
+    }
+
+    /// [`Outing::compute`], with windows that are carried at once.
     ///
     /// *Blocks* for all ranks. *Errors*: the collectives broke off; as [`Replica::compute`].
     pub fn compute(
@@ -98,60 +169,25 @@ impl Rounds {
         round: Round,
         by: &mut dyn Exchange,
     ) -> Result<BatchFigures, RoundsError> {
-        let on = Mutex::new(Wires::new(by));
-        let mut gradient = WindowedGradient::new(&mut self.sums, Then::Exchanged(round, &on));
-        let mut brought = BroughtParameters::new(&mut self.parameters, &on);
-        let figures = pass(replica, computed, &mut brought, &mut gradient);
-        brought.finish()?;
-        gradient.finish()?;
-        Ok(figures?)
+        self.out(by, |out| out.compute(replica, computed, round))
     }
 
-    /// Takes part in a round in which this rank has no micro-batch.
+    /// [`Outing::take_part`], with windows that are carried at once.
     ///
-    /// *Blocks* for all ranks. *Errors*: the collectives broke off; of the device.
+    /// *Blocks* for all ranks. *Errors*: the collectives broke off.
     pub fn take_part(
         &mut self,
         replica: &mut dyn Replica,
         round: Round,
         by: &mut dyn Exchange,
     ) -> Result<(), RoundsError> {
-        let on = Mutex::new(Wires::new(by));
-        let mut gradient = WindowedGradient::new(&mut self.sums, Then::Exchanged(round, &on));
-        let mut brought = BroughtParameters::new(&mut self.parameters, &on);
-        visit(&self.itinerary, replica, &mut brought, Some(&mut gradient));
-        brought.finish()?;
-        gradient.finish()?;
-        Ok(())
+        self.out(by, |out| {
+            out.take_part(replica, round);
+            Ok(())
+        })
     }
 
-    /// Computes a micro-batch again, or takes part in that, and tells whether its loss or gradient is not finite. Where each has but its shards of the
-    /// parameters all ranks call it alike.
-    ///
-    /// *Errors*: as [`Rounds::compute`].
-    pub fn is_at_fault(
-        &mut self,
-        replica: &mut dyn Replica,
-        step: Step,
-        at: Option<(MicroBatch, &BatchView<'_>)>,
-        by: &mut dyn Exchange,
-    ) -> Result<bool, RoundsError> {
-        let on = Mutex::new(Wires::new(by));
-        let mut brought = BroughtParameters::new(&mut self.parameters, &on);
-        let Some((at, batch)) = at else {
-            visit(&self.itinerary, replica, &mut brought, None);
-            brought.finish()?;
-            return Ok(false);
-        };
-        let group = &MicroBatchGroup::of_one(step, at);
-        let mut gradient = WindowedGradient::new(&mut self.sums, Then::LookedAt);
-        let figures = pass(replica, Computed { group, batch }, &mut brought, &mut gradient);
-        brought.finish()?;
-        let figures = figures?;
-        Ok(!(gradient.finish()? && figures.sums.loss.is_finite()))
-    }
-
-    /// Evaluates a batch, or takes part in that, where each rank has but its shards of the parameters: all ranks call it alike.
+    /// [`Outing::evaluate`], with windows that are carried at once.
     ///
     /// *Blocks* for all ranks. *Errors*: the collectives broke off; as [`Replica::evaluate`].
     pub fn evaluate(
@@ -161,20 +197,7 @@ impl Rounds {
         counts: &mut EvaluationCounts,
         by: &mut dyn Exchange,
     ) -> Result<LossSums, RoundsError> {
-        let on = Mutex::new(Wires::new(by));
-        let mut brought = BroughtParameters::new(&mut self.parameters, &on);
-        let averages = replica.about().state.averages;
-        let loss = match (batch, replica.gathering()) {
-            (Some(batch), Some(gathering)) => gathering.evaluate_with(batch, &mut brought, counts)?,
-            (Some(batch), None) => replica.evaluate(batch, counts)?,
-            (None, _) => {
-                let section = if averages { Section::Average } else { Section::Parameters };
-                read(&self.itinerary, section, replica, &mut brought);
-                LossSums::default()
-            }
-        };
-        brought.finish()?;
-        Ok(loss)
+        self.out(by, |out| out.evaluate(replica, batch, counts))
     }
 
     /// The trailer of a step of so many micro-batches, of which this rank has these; the same on all.
@@ -203,7 +226,97 @@ impl Rounds {
     }
 }
 
-/// A pass over a micro-batch, whose result counts for nothing where an exchange broke off; by parameters that are brought where each rank has but its shards of them.
+/// Why it is there: nobody uses it while a carrier is out with it.
+const HOME: &str = "one carrier is out at a time";
+
+/// Passes one after the other by the same parameters, while a carrier is out: what it was told to carry is there when it has come home, and only then it
+/// is known whether it came to its end. A pass cannot be told of a break, and goes on to its own.
+pub struct Outing<'a> {
+    rounds: &'a mut Rounds,
+    carrier: Mutex<&'a mut dyn Carries>,
+}
+
+impl<'a> Outing<'a> {
+    /// Computes a micro-batch in its round. Windows of its gradient may be on their way behind it.
+    ///
+    /// *Blocks* for all ranks. *Errors*: as [`Replica::compute`].
+    pub fn compute(
+        &mut self,
+        replica: &mut dyn Replica,
+        computed: Computed<'_>,
+        round: Round,
+    ) -> Result<BatchFigures, EngineError> {
+        let (_, mut brought, mut gradient) = self.training_pass(Then::Exchanged(round));
+        pass(replica, computed, &mut brought, &mut gradient)
+    }
+
+    /// Takes part in a round in which this rank has no micro-batch.
+    ///
+    /// *Blocks* for all ranks.
+    pub fn take_part(&mut self, replica: &mut dyn Replica, round: Round) {
+        let (itinerary, mut brought, mut gradient) = self.training_pass(Then::Exchanged(round));
+        visit(itinerary, replica, &mut brought, Some(&mut gradient));
+    }
+
+    /// Computes a micro-batch again, or takes part in that, and tells whether its loss or gradient is not finite. Where each has but its shards of the
+    /// parameters all ranks call it alike.
+    ///
+    /// *Errors*: as [`Outing::compute`].
+    pub fn is_at_fault(
+        &mut self,
+        replica: &mut dyn Replica,
+        step: Step,
+        at: Option<(MicroBatch, &BatchView<'_>)>,
+    ) -> Result<bool, EngineError> {
+        let (itinerary, mut brought, mut gradient) = self.training_pass(Then::LookedAt);
+        let Some((at, batch)) = at else {
+            visit(itinerary, replica, &mut brought, None);
+            return Ok(false);
+        };
+        let group = &MicroBatchGroup::of_one(step, at);
+        let figures = pass(replica, Computed { group, batch }, &mut brought, &mut gradient)?;
+        Ok(!(gradient.is_finite() && figures.sums.loss.is_finite()))
+    }
+
+    /// Evaluates a batch, or takes part in that, where each rank has but its shards of the parameters: all ranks call it alike.
+    ///
+    /// *Blocks* for all ranks. *Errors*: as [`Replica::evaluate`].
+    pub fn evaluate(
+        &mut self,
+        replica: &mut dyn Replica,
+        batch: Option<&BatchView<'_>>,
+        counts: &mut EvaluationCounts,
+    ) -> Result<LossSums, EngineError> {
+        let Rounds { parameters, brought, itinerary, .. } = &mut *self.rounds;
+        // They may have changed, or be averages now.
+        brought.forget();
+        let reads = (&**parameters, parameters.of_a_forward_pass());
+        let mut brought = BroughtParameters::new(reads, brought, &self.carrier);
+        let averages = replica.about().state.averages;
+        match (batch, replica.gathering()) {
+            (Some(batch), Some(gathering)) => gathering.evaluate_with(batch, &mut brought, counts),
+            (Some(batch), None) => replica.evaluate(batch, counts),
+            (None, _) => {
+                let section = if averages { Section::Average } else { Section::Parameters };
+                read(itinerary, section, replica, &mut brought);
+                Ok(LossSums::default())
+            }
+        }
+    }
+
+    /// What a training pass asks for, what it is brought, and where its gradient goes.
+    pub(crate) fn training_pass(
+        &mut self,
+        then: Then,
+    ) -> (&Itinerary, BroughtParameters<'_, 'a>, WindowedGradient<'_, 'a>) {
+        let Rounds { parameters, brought, gradients, itinerary, .. } = &mut *self.rounds;
+        let reads = (&**parameters, parameters.of_a_training_pass());
+        let brought = BroughtParameters::new(reads, brought, &self.carrier);
+        (itinerary, brought, WindowedGradient::new(gradients, &self.carrier, then))
+    }
+}
+
+/// A pass over a micro-batch, by parameters that are brought where each rank has but its shards of them.
 fn pass(
     replica: &mut dyn Replica,
     Computed { group, batch }: Computed<'_>,

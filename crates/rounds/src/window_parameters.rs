@@ -1,19 +1,33 @@
-//! Parameters of which each rank has its shards alone, brought window by window to the passes that need them, and dropped behind.
+//! Windows of parameters of which each rank has its shards alone: which there are, in which order passes read them, and how one is brought.
 //!
-//! All ranks bring the same windows in the same order. This file does not know what is computed with them.
+//! All ranks bring the same windows in the same order. This file does not know what is computed with them, nor when they are asked for.
 
-use crate::exchange::Wires;
+use crate::exchange::Exchange;
 use crate::owned::{GatherPiece, Owned};
 use dtrain_collective::{CollectiveError, Op, Take};
-use dtrain_engine::{BringsParameters, Flat, OwnParameters, Section, Windows};
+use dtrain_engine::{Call, OwnParameters, Windows};
 use std::ops::Range;
-use std::sync::{Mutex, PoisonError};
 
-/// The windows of the parameters of a generation, and memory for one of them.
+/// The windows of the parameters of a generation.
 #[derive(Clone, Debug)]
 pub struct ParameterWindows {
-    windows: Vec<(Range<usize>, Vec<GatherPiece>)>,
-    memory: Flat,
+    all: Vec<ParameterWindow>,
+    forward: Vec<usize>,
+    training: Vec<usize>,
+}
+
+/// One of them: its elements, and how they are gathered from their owners, one piece after the other.
+#[derive(Clone, Debug)]
+struct ParameterWindow {
+    elements: Range<usize>,
+    pieces: Vec<GatherPiece>,
+}
+
+impl ParameterWindow {
+    /// Where a run of it lies in its memory.
+    fn place(&self, run: &Range<usize>) -> Range<usize> {
+        run.start - self.elements.start..run.end - self.elements.start
+    }
 }
 
 impl ParameterWindows {
@@ -21,82 +35,80 @@ impl ParameterWindows {
     #[must_use]
     pub fn new(windows: &Windows, owned: &Owned<'_>, slot: usize) -> Self {
         let of_parameters = |elements: &Range<usize>| elements.end <= owned.parameters();
-        let pieces = |elements: Range<usize>| {
+        let cut = |elements: Range<usize>| {
             let starts = elements.clone().step_by(slot.max(1));
             let piece = |start: usize| owned.gather(start..elements.end.min(start + slot));
-            (elements.clone(), starts.map(piece).collect())
+            ParameterWindow { pieces: starts.map(piece).collect(), elements }
         };
-        let all = windows.all().iter().map(|window| window.elements.clone()).filter(of_parameters);
-        let windows: Vec<_> = all.map(pieces).collect();
-        let longest = windows.iter().map(|(elements, _)| elements.len()).max().unwrap_or(0);
-        Self { windows, memory: Flat::zeros(longest) }
+        let elements = windows.all().iter().map(|window| window.elements.clone());
+        let all: Vec<_> = elements.filter(of_parameters).map(cut).collect();
+        let window_of = |read: &Range<usize>| {
+            let has = |it: &ParameterWindow| it.elements.start <= read.start && read.end <= it.elements.end;
+            all.iter().position(has).expect("the parameters of a stage lie in a window")
+        };
+        let itinerary = windows.itinerary();
+        let read = |call: &Call| if let Call::Reads(read) = call { Some(window_of(read)) } else { None };
+        let mut forward: Vec<usize> = itinerary.forward.iter().map(window_of).collect();
+        let mut training: Vec<usize> =
+            forward.iter().copied().chain(itinerary.backward.iter().filter_map(read)).collect();
+        forward.dedup();
+        training.dedup();
+        Self { all, forward, training }
     }
 
-    /// The window in which elements lie.
-    fn window_of(&self, elements: &Range<usize>) -> usize {
-        let inside =
-            |(window, _): &(Range<usize>, _)| window.start <= elements.start && elements.end <= window.end;
-        self.windows.iter().position(inside).expect("the parameters of a stage lie in a window")
+    /// The windows that a forward pass reads, in its order.
+    pub fn of_a_forward_pass(&self) -> &[usize] {
+        &self.forward
     }
 
-    fn bring(
-        &mut self,
+    /// The windows that a training pass reads, in its order.
+    pub fn of_a_training_pass(&self) -> &[usize] {
+        &self.training
+    }
+
+    /// Elements of the longest.
+    pub fn longest(&self) -> usize {
+        self.all.iter().map(|window| window.elements.len()).max().unwrap_or(0)
+    }
+
+    /// Where elements lie in memory for this window, if they are of it.
+    pub fn place_in(&self, window: usize, elements: &Range<usize>) -> Option<Range<usize>> {
+        let window = &self.all[window];
+        let is_inside = window.elements.start <= elements.start && elements.end <= window.elements.end;
+        is_inside.then(|| window.place(elements))
+    }
+
+    /// Whether a window travels: some rank lacks a part of it. All ranks say the same.
+    pub fn travels(&self, window: usize) -> bool {
+        self.all[window].pieces.iter().any(|piece| piece.is_lacked)
+    }
+
+    /// Lays what this rank holds of a window into memory for it.
+    pub fn lay(&self, window: usize, memory: &mut [f32], own: &mut OwnParameters<'_>) {
+        let window = &self.all[window];
+        let held = window.pieces.iter().flat_map(|piece| &piece.held);
+        held.for_each(|run| own(run.clone(), &mut memory[window.place(run)]));
+    }
+
+    /// Brings the rest of a window into memory in which lies what this rank holds of it, and gives others that. *Blocks* for all ranks. *Errors*:
+    /// an exchange broke off.
+    pub fn bring(
+        &self,
         window: usize,
-        own: &mut OwnParameters<'_>,
-        on: &mut Wires<'_>,
+        memory: &mut [f32],
+        by: &mut dyn Exchange,
     ) -> Result<(), CollectiveError> {
-        let Self { windows, memory } = self;
-        let (elements, pieces) = &windows[window];
-        for GatherPiece { from, held, lacks, cuts, narrow, is_lacked } in pieces {
-            if !is_lacked {
-                let to = |run: &Range<usize>| run.start - elements.start..run.end - elements.start;
-                held.iter().for_each(|run| own(run.clone(), &mut memory[to(run)]));
-                continue;
-            }
-            let slot = on.slot();
-            held.iter().for_each(|run| own(run.clone(), &mut slot[run.start - from..run.end - from]));
-            on.narrow(narrow);
-            on.gather(&Op::AllGather { cuts: Some(cuts), take: Take::Rest })?;
-            let slot = on.slot();
-            for run in held.iter().chain(lacks) {
-                let to = run.start - elements.start..run.end - elements.start;
-                memory[to].copy_from_slice(&slot[run.start - from..run.end - from]);
-            }
+        let window = &self.all[window];
+        for piece in window.pieces.iter().filter(|piece| piece.is_lacked) {
+            let GatherPiece { from, held, lacks, cuts, narrow, .. } = piece;
+            let in_slot = |run: &Range<usize>| run.start - from..run.end - from;
+            let slot = by.slot();
+            held.iter().for_each(|run| slot[in_slot(run)].copy_from_slice(&memory[window.place(run)]));
+            by.narrow(narrow);
+            by.gather(&Op::AllGather { cuts: Some(cuts), take: Take::Rest })?;
+            let slot = by.slot();
+            lacks.iter().for_each(|run| memory[window.place(run)].copy_from_slice(&slot[in_slot(run)]));
         }
         Ok(())
-    }
-}
-
-/// What a pass is brought, or takes part in bringing to others.
-pub struct BroughtParameters<'a, 'b> {
-    windows: &'a mut ParameterWindows,
-    on: &'a Mutex<Wires<'b>>,
-    /// The window that is there.
-    there: Option<usize>,
-    went: Result<(), CollectiveError>,
-}
-
-impl<'a, 'b> BroughtParameters<'a, 'b> {
-    /// For one pass: nothing is there yet.
-    pub fn new(windows: &'a mut ParameterWindows, on: &'a Mutex<Wires<'b>>) -> Self {
-        Self { windows, on, there: None, went: Ok(()) }
-    }
-
-    /// The pass is over. *Errors*: the collectives broke off.
-    pub fn finish(self) -> Result<(), CollectiveError> {
-        self.went
-    }
-}
-
-impl BringsParameters for BroughtParameters<'_, '_> {
-    fn bring(&mut self, _section: Section, elements: Range<usize>, own: &mut OwnParameters<'_>) -> &[f32] {
-        let window = self.windows.window_of(&elements);
-        let on = &mut *self.on.lock().unwrap_or_else(PoisonError::into_inner);
-        if self.there != Some(window) && !on.are_cut() {
-            self.went = self.windows.bring(window, own, on);
-            self.there = Some(window);
-        }
-        let start = self.windows.windows[window].0.start;
-        &self.windows.memory[elements.start - start..elements.end - start]
     }
 }

@@ -518,13 +518,12 @@ impl Work<'_> {
                 set.plan.read(set.dataset.as_ref(), MicroBatch(m), &mut batch).map_err(data)?;
                 let loss = match gathers {
                     true => {
-                        let (rounds, mut wires) = self.plane.in_rounds();
-                        rounds.evaluate(
-                            parts.replica.as_mut(),
-                            Some(&lend(&batch)),
-                            &mut counts,
-                            &mut wires,
-                        )?
+                        let mut out = self.plane.set_out();
+                        let loss =
+                            out.pass().evaluate(parts.replica.as_mut(), Some(&lend(&batch)), &mut counts);
+                        let loss = loss.map_err(engine)?;
+                        out.finish()?;
+                        loss
                     }
                     false => parts.replica.evaluate(&lend(&batch), &mut counts).map_err(engine)?,
                 };
@@ -538,8 +537,9 @@ impl Work<'_> {
         // Others may have more, for which they need what this rank holds.
         let most = ranges.iter().map(|range| range.len()).max().unwrap_or(0);
         for _ in range.len()..if gathers { most } else { 0 } {
-            let (rounds, mut wires) = self.plane.in_rounds();
-            rounds.evaluate(parts.replica.as_mut(), None, &mut counts, &mut wires)?;
+            let mut out = self.plane.set_out();
+            out.pass().evaluate(parts.replica.as_mut(), None, &mut counts).map_err(engine)?;
+            out.finish()?;
         }
         let counts = if classes <= MOST_CLASSES { flatten(&counts) } else { Vec::new() };
         let part = ValidationPart { epoch, step, parts: sums, counts };

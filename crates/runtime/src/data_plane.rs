@@ -2,20 +2,21 @@
 //!
 //! Made once a generation, so that a step looks it up and allocates nothing. It does not know what is computed, nor when.
 
+use crate::carrier::{CarriedRounds, Out};
 use crate::exchange::Wires;
 use crate::gradients::{AllReduce, Company, Gradients, Share};
+use crate::lendable::Lendable;
 use crate::recipe::ComputeParts;
 use crate::shards::Shards;
 use dtrain_collective::{Assignment, Backend, Geometry, Reduce, Sequence, rank_roots};
 use dtrain_engine::BatchFigures;
 use dtrain_rounds::Rounds;
 use dtrain_types::{BatchPlan, Generation, Merger, MicroRange, Rank, Step, Trailer};
-use std::time::Duration;
 
 /// The backend of a generation, with what follows from its membership.
 pub struct DataPlane {
     /// Runs the collectives.
-    pub backend: Box<dyn Backend>,
+    pub backend: Lendable,
     /// The last collective: all ranks count the same ones.
     pub sequence: Sequence,
     /// The ranks that see the run folder.
@@ -39,7 +40,7 @@ pub struct DataPlane {
     /// Who holds which shards of the state, where ranks hold shards.
     pub shards: Option<Shards>,
     /// How a step is made, where nobody has all of a gradient.
-    pub rounds: Option<Rounds>,
+    pub rounds: Option<CarriedRounds>,
 }
 
 impl DataPlane {
@@ -55,7 +56,7 @@ impl DataPlane {
         let roots_of = |count: &u32| (*count, rank_roots(membership.range(), *count, mode));
         let geometry = backend.arena().geometry();
         Self {
-            backend,
+            backend: Lendable::new(backend),
             sequence: Sequence(0),
             writers,
             geometry,
@@ -105,8 +106,14 @@ impl DataPlane {
     /// What ranks exchange floats by, and the rounds of a step, which take it. *Panics* where there are none.
     pub fn in_rounds(&mut self) -> (&mut Rounds, Wires<'_>) {
         let Self { rounds, backend, sequence, .. } = self;
-        let wires = Wires { backend: backend.as_mut(), sequence, waited: Duration::ZERO };
-        (rounds.as_mut().expect("a step is made in rounds"), wires)
+        let CarriedRounds { rounds, .. } = rounds.as_mut().expect(IN_ROUNDS);
+        (rounds, Wires { backend: backend.as_mut(), sequence })
+    }
+
+    /// Begins passes in rounds. *Panics* where there are none.
+    pub fn set_out(&mut self) -> Out<'_> {
+        let Self { rounds, backend, sequence, .. } = self;
+        rounds.as_mut().expect(IN_ROUNDS).set_out(backend, sequence)
     }
 
     /// The all-reduce of the step in hand, which has so many micro-batches.
@@ -114,6 +121,9 @@ impl DataPlane {
         AllReduce { sequence: self.sequence, micro_batches }
     }
 }
+
+/// Why there are rounds: nobody asks otherwise.
+const IN_ROUNDS: &str = "a step is made in rounds";
 
 /// The numbers of micro-batches that a step of this run can have.
 #[must_use]

@@ -34,8 +34,6 @@ pub struct Wires<'a> {
     pub backend: &'a mut dyn Backend,
     /// The newest collective.
     pub sequence: &'a mut Sequence,
-    /// How long others were waited for.
-    pub waited: Duration,
 }
 
 impl Exchange for Wires<'_> {
@@ -48,7 +46,6 @@ impl Exchange for Wires<'_> {
     }
 
     fn gather(&mut self, op: &Op<'_>) -> Result<(), CollectiveError> {
-        self.waited += moved(self.backend, self.sequence, op)?;
-        Ok(())
+        moved(self.backend, self.sequence, op).map(drop)
     }
 }

@@ -10,6 +10,7 @@
 
 mod batches;
 mod broke;
+mod carrier;
 mod clock;
 mod compute;
 mod controls;
@@ -24,6 +25,7 @@ mod gradients;
 mod journal;
 mod keeper;
 mod kept_state;
+mod lendable;
 mod link;
 mod mail;
 mod metric;

@@ -79,22 +79,24 @@ impl Passes<'_> {
         let Self { plane, batches, parts, controls, profiler } = self;
         let (generation, micro_batches) = (plane.membership.generation, plan.micro_batches);
         let replica = parts.replica.as_mut();
-        plane.trailers.clear();
-        let mut waited = Duration::ZERO;
+        let mut trailers = std::mem::take(&mut plane.trailers);
+        trailers.clear();
         let (rounds, _) = plane.in_rounds();
         let elements = rounds.kept().elements();
         rounds.begin(sharding(replica).lend_sum(elements));
-        for number in 0..rounds.count(micro_batches) {
+        let mut out = plane.set_out();
+        for number in 0..out.rounds().count(micro_batches) {
             if controls.must_leave(generation) {
                 return Err(told_to_leave());
             }
+            if out.broke_off() {
+                break;
+            }
             let round = Round { number, micro_batches };
-            let (rounds, mut wires) = plane.in_rounds();
-            let m = rounds.micro_batch(number);
+            let m = out.rounds().micro_batch(number);
             if m >= micro_batches {
                 controls.set_activity(Activity::Reducing);
-                rounds.take_part(replica, round, &mut wires)?;
-                waited += wires.waited;
+                out.pass().take_part(replica, round);
                 profiler.lap(Doing::Communication);
                 continue;
             }
@@ -105,11 +107,14 @@ impl Passes<'_> {
             let range = MicroRange { lo: m, hi: m + 1 };
             let group = &MicroBatchGroup { micro_batches: range, wire: parts.wire, step: plan.step };
             let computed = Computed { group, batch: &lend(&loaned) };
-            let figures = rounds.compute(replica, computed, round, &mut wires)?;
-            waited += wires.waited;
+            let figures = out.pass().compute(replica, computed, round).map_err(engine)?;
             profiler.passes(MicroBatch(m));
-            plane.trailers.push(sum_of_trailers(&[figures], &[loaned.check()], m, controls.stop_flag()));
+            trailers.push(sum_of_trailers(&[figures], &[loaned.check()], m, controls.stop_flag()));
         }
+        controls.set_activity(Activity::Reducing);
+        let waited = out.finish()?;
+        profiler.lap(Doing::Communication);
+        plane.trailers = trailers;
         Ok(waited)
     }
 
@@ -227,20 +232,20 @@ impl Passes<'_> {
     fn find_in_rounds(&mut self, plan: &StepPlan) -> Result<Option<MicroBatch>, Broke> {
         let mut batch = self.parts.feed.batch();
         let mut found = None;
-        let (rounds, _) = self.plane.in_rounds();
-        for number in 0..rounds.count(plan.micro_batches) {
-            let (rounds, mut wires) = self.plane.in_rounds();
+        let mut out = self.plane.set_out();
+        for number in 0..out.rounds().count(plan.micro_batches) {
             let replica = self.parts.replica.as_mut();
-            let m = MicroBatch(rounds.micro_batch(number));
+            let m = MicroBatch(out.rounds().micro_batch(number));
             let is_at_fault = match m.0 < plan.micro_batches {
                 true => {
                     self.parts.feed.read_micro_batch(plan.step, m, &mut batch).map_err(data)?;
-                    rounds.is_at_fault(replica, plan.step, Some((m, &lend(&batch))), &mut wires)?
+                    out.pass().is_at_fault(replica, plan.step, Some((m, &lend(&batch)))).map_err(engine)?
                 }
-                false => rounds.is_at_fault(replica, plan.step, None, &mut wires)?,
+                false => out.pass().is_at_fault(replica, plan.step, None).map_err(engine)?,
             };
             found = found.or(is_at_fault.then_some(m));
         }
+        out.finish()?;
         Ok(found)
     }
 }

@@ -4,6 +4,7 @@
 //! brought anew at the beginning of every generation. This file does not know why ranks hold what they hold.
 
 use crate::broke::{Broke, engine};
+use crate::carrier::CarriedRounds;
 use crate::data_plane::DataPlane;
 use crate::exchange::move_floats;
 use crate::recipe::ComputeParts;
@@ -103,7 +104,7 @@ pub fn readers(plane: &DataPlane) -> Vec<Holding> {
 pub fn prepare(plane: &mut DataPlane, parts: &mut ComputeParts) {
     let about = parts.replica.about();
     let Some(windows) = &about.windows else { return narrow(plane, parts.replica.as_mut()) };
-    plane.rounds = Some(Rounds::new(&RoundsPlan {
+    plane.rounds = Some(CarriedRounds::new(Rounds::new(&RoundsPlan {
         holders: &plane.shards.as_ref().expect(SHARDED).holders,
         cuts: &plane.shards.as_ref().expect(SHARDED).cuts,
         rank: (plane.membership.rank, world(plane)),
@@ -112,7 +113,7 @@ pub fn prepare(plane: &mut DataPlane, parts: &mut ComputeParts) {
         slot: plane.geometry.len,
         micro_batches: parts.feed.plan().micro_batches(),
         wire: parts.wire,
-    }));
+    })));
 }
 
 /// Says what each rank needs of a sum, and what it has of the parameters after an update.
@@ -145,7 +146,9 @@ pub fn measure(
     };
     let Trailer { weight, samples, .. } = *trailer;
     let lies = match &mut plane.rounds {
-        Some(rounds) => Lies::Folded { kept: rounds.kept().clone(), sum: rounds.take() },
+        Some(CarriedRounds { rounds, .. }) => {
+            Lies::Folded { kept: rounds.kept().clone(), sum: rounds.take() }
+        }
         None if plane.gradients.reduced_is_kept() => Lies::Kept,
         None => Lies::Home(plane.backend.reduced()),
     };

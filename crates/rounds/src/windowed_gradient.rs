@@ -1,0 +1,139 @@
+//! The gradient of a micro-batch, window by window: one that is final goes to those who hold it, and travels while the next one is computed.
+//!
+//! This file does not know how windows travel, nor what comes of the sum.
+
+use crate::carries::{Carries, Parcel};
+use crate::window_sums::Round;
+use dtrain_engine::{Begun, Flat, Gradient, Windows};
+use std::ops::Range;
+use std::sync::{Mutex, PoisonError};
+
+/// Memory for the windows of a gradient: for one that is computed and one that travels, and for each that is begun early.
+#[derive(Clone, Debug)]
+pub struct GradientStock {
+    windows: Windows,
+    /// The one that is written, of those that are written in turn.
+    in_turn: Option<Flat>,
+    free: Vec<Flat>,
+    /// By window, those that are begun early, unless they travel.
+    early: Vec<Option<Flat>>,
+}
+
+impl GradientStock {
+    /// For these windows.
+    #[must_use]
+    pub fn new(windows: &Windows) -> Self {
+        let early = windows
+            .all()
+            .iter()
+            .map(|window| (window.begun == Begun::Early).then(|| Flat::zeros(window.elements.len())));
+        Self {
+            in_turn: None,
+            free: (0..2).map(|_| Flat::zeros(windows.longest())).collect(),
+            early: early.collect(),
+            windows: windows.clone(),
+        }
+    }
+
+    /// How many windows there is memory for.
+    #[must_use]
+    pub fn windows(&self) -> usize {
+        self.free.len() + usize::from(self.in_turn.is_some()) + self.early.iter().flatten().count()
+    }
+
+    /// Takes back the memory of a window that was given to others.
+    pub fn take_back(&mut self, Parcel { window, memory }: Parcel) {
+        match self.windows.all()[window].begun {
+            Begun::InTurn => self.free.push(memory),
+            Begun::Early => self.early[window] = Some(memory),
+        }
+    }
+
+    /// Where a window is written, if there is memory for it: else it travels.
+    fn place(&mut self, window: usize) -> &mut Option<Flat> {
+        match self.windows.all()[window].begun {
+            Begun::Early => &mut self.early[window],
+            Begun::InTurn => {
+                self.in_turn = self.in_turn.take().or_else(|| self.free.pop());
+                &mut self.in_turn
+            }
+        }
+    }
+}
+
+/// The gradient of a micro-batch; of a rank that has none, what it takes part in.
+pub struct WindowedGradient<'a, 'b> {
+    stock: &'a mut GradientStock,
+    carrier: &'a Mutex<&'b mut dyn Carries>,
+    then: Then,
+    /// The window that is written.
+    window: usize,
+    /// Whether all that was looked at was finite.
+    is_finite: bool,
+}
+
+/// What becomes of a window that is final.
+#[derive(Clone, Copy, Debug)]
+pub enum Then {
+    /// It goes to those who hold it, in this round.
+    Exchanged(Round),
+    /// It is looked at, whether all of it is finite, and forgotten.
+    LookedAt,
+}
+
+impl<'a, 'b> WindowedGradient<'a, 'b> {
+    /// One of which nothing is written.
+    pub fn new(stock: &'a mut GradientStock, carrier: &'a Mutex<&'b mut dyn Carries>, then: Then) -> Self {
+        Self { stock, carrier, then, window: 0, is_finite: true }
+    }
+
+    /// Whether all that was looked at was finite.
+    pub fn is_finite(&self) -> bool {
+        self.is_finite
+    }
+
+    /// The memory of a window. *Blocks* until one that travels has arrived, if there is none.
+    fn memory(&mut self, window: usize) -> &mut Option<Flat> {
+        while self.stock.place(window).is_none() {
+            let parcel = self.carrier.lock().unwrap_or_else(PoisonError::into_inner).exchanged();
+            self.stock.take_back(parcel);
+        }
+        self.stock.place(window)
+    }
+}
+
+impl Gradient for WindowedGradient<'_, '_> {
+    fn elements(&self) -> usize {
+        self.stock.windows.all().first().map_or(0, |last| last.elements.end)
+    }
+
+    fn part(&mut self, part: Range<usize>) -> &mut [f32] {
+        if part.is_empty() {
+            return &mut [];
+        }
+        let window = self.stock.windows.window_of(self.window, &part);
+        let start = self.stock.windows.all()[window].elements.start;
+        let memory = self.memory(window).as_mut().expect("it was waited for");
+        &mut memory[part.start - start..part.end - start]
+    }
+
+    fn settle(&mut self, from: usize) {
+        while self.stock.windows.all().get(self.window).is_some_and(|next| from <= next.elements.start) {
+            let (window, then) = (self.window, self.then);
+            let elements = self.stock.windows.all()[window].elements.len();
+            let memory = self.memory(window);
+            match then {
+                Then::Exchanged(round) => {
+                    let memory = memory.take().expect("it was waited for");
+                    let mut carrier = self.carrier.lock().unwrap_or_else(PoisonError::into_inner);
+                    carrier.exchange(Parcel { window, memory }, round);
+                }
+                Then::LookedAt => {
+                    let memory = memory.as_ref().expect("it was waited for");
+                    self.is_finite &= memory[..elements].iter().all(|x| x.is_finite());
+                }
+            }
+            self.window += 1;
+        }
+    }
+}
