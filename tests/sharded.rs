@@ -153,6 +153,13 @@ fn kills_while_windows_of_parameters_travel_cost_no_step_and_no_bit() {
     }
 }
 
+#[test]
+fn kills_after_which_mirrors_are_copied_when_the_ranks_are_back_cost_no_step_and_no_bit() {
+    if has_turn(8) {
+        kills_cost_nothing("remirror=lazy");
+    }
+}
+
 fn kills_cost_nothing(how: &str) {
     let (seed, kills) = (seed(), 8);
     println!("DTRAIN_TEST_SEED={seed} repeats this");

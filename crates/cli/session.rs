@@ -346,7 +346,7 @@ impl Session {
                 // Threads of one process cannot be ended one by one.
                 IsolationKey::Thread => Losses::EndTheRun,
             },
-            sharded,
+            sharded: sharded.then_some(config.world.remirror),
             balance: config.world.balance,
             reduce: mode,
             batches: self.plan.batches,

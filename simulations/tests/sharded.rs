@@ -5,7 +5,7 @@ use dtrain_protocol::Outcome;
 use dtrain_sim::{
     DataPlane, FaultKind, Faults, Planned, Sabotage, Settings, SimReport, Situation, When, simulate,
 };
-use dtrain_types::{Holders, NodeId, Rank, ShardLevel};
+use dtrain_types::{Holders, NodeId, Rank, Remirror, ShardLevel};
 
 /// When: a rank comes to a place for the so-many-th time.
 fn crash(place: Situation, nth: u32) -> Planned {
@@ -81,6 +81,50 @@ fn a_second_death_while_shards_are_shared_out_anew_is_survived() {
         {
             finishes(&given(level, seed, &[crash(Situation::Compute, 80), crash(place, 12)]));
         }
+    }
+}
+
+/// The same where mirrors are copied when ranks are back.
+fn given_lazily(level: ShardLevel, seed: u64, max_restarts: u32, faults: &[Planned]) -> SimReport {
+    let (faults, plane) = (Faults::Written(faults.to_vec()), DataPlane::Shards(level));
+    let settings = Settings { faults, plane, story: true, max_restarts, ..Settings::of(seed) };
+    simulate(&Settings { remirror: Remirror::Lazy, ..settings })
+}
+
+fn says(report: &SimReport, words: &str) -> bool {
+    report.story.iter().any(|line| line.contains(words))
+}
+
+#[test]
+fn lazily_a_shard_has_a_holder_less_until_the_lost_rank_is_back() {
+    for level in LEVELS {
+        for (place, seed) in PLACES.into_iter().flat_map(|place| SEEDS.map(move |seed| (place, seed))) {
+            let report = given_lazily(level, seed, 100, &[crash(place, 60 + seed as u32)]);
+            assert!(!falls_back(&report), "{level:?}, {place:?}: {}", report.story.join("\n"));
+            assert_eq!(report.generations, 3, "{level:?}, {place:?}: {}", report.story.join("\n"));
+            assert!(says(&report, "1 holder less"), "{}", report.story.join("\n"));
+        }
+        // Whoever dies meanwhile may have been the only one to hold a shard: then the run goes back to its checkpoint.
+        for seed in SEEDS {
+            finishes(&given_lazily(
+                level,
+                seed,
+                100,
+                &[crash(Situation::Compute, 80), crash(Situation::Ready, 12)],
+            ));
+        }
+    }
+}
+
+#[test]
+fn what_is_mirrored_less_is_mirrored_anew_when_nobody_comes_back() {
+    for level in LEVELS {
+        // It is lost while it starts, and that was the last time.
+        let fails = Planned { kind: FaultKind::StartFails, ..crash(Situation::Compute, 20) };
+        let report = given_lazily(level, 1, 1, &[fails, crash(Situation::Compute, 80)]);
+        let story = finishes(&report).story.join("\n");
+        assert!(says(&report, "1 holder less") && says(&report, "Mirrors"), "{story}");
+        assert!(!falls_back(&report), "{story}");
     }
 }
 

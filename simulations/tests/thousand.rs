@@ -84,7 +84,7 @@ impl World {
             timeouts: timeouts(),
             losses: Losses::AreReplaced { max_restarts: 10 },
             reduce: Reduce::Exact,
-            sharded: false,
+            sharded: None,
             balance: false,
             batches: BatchPlan::new(Seed(1), u64::from(40 * RANKS), 4 * RANKS, 1).expect("ten steps"),
             schedule,

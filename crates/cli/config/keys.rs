@@ -13,7 +13,7 @@ use super::value::{ANY, BELOW_ONE, FRACTION, NOT_NEGATIVE, POSITIVE, Type};
 use super::{LrScaling, Precision, Reduce, Wire};
 use Mark::{Bits, Free};
 use dtrain_engine::{AdjustLr, NewtonSchulz};
-use dtrain_types::ShardLevel;
+use dtrain_types::{Remirror, ShardLevel};
 
 /// Whether a key can change the bits of the final state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -396,6 +396,7 @@ pub static KEYS: &[Key] = &[
         .when("data.kind", &["torch"]),
     Key::new("shard", Type::Choice(ShardLevel::NAMES), "optimizer", Free, "with state=sharded, of what each rank keeps its shards alone: optimizer: the optimizer's state; gradients: those too, which travel in windows while they are computed; parameters: and the parameters, which come when a pass needs them; the last two for models made of stages"),
     Key::new("redundancy", Type::Either(&[AUTO, Type::Int(1, 64)]), "auto", Free, "how many ranks keep each shard: so many may be lost but one; auto: 2, or 1 where there is one rank; no effect where each keeps all"),
+    Key::new("remirror", Type::Choice(Remirror::NAMES), "now", Free, "when a lost rank's shards have as many holders again; now: before the next step; lazy: when a rank has come in its place, so that less is copied before the next step, and until then one rank fewer may be lost"),
     Key::new("verify", WHOLE, "0", Free, "compare the state digests of all ranks every N steps; 0: at copies and checkpoints only"),
     Key::new("balance", Type::Choice(&["off", "on"]), "off", Free, "on: a rank that is slower gets fewer micro-batches; the bits stay the same"),
     Key::new("trusted_network", Type::Bool, "false", Free, "allow plain traffic between hosts, which is what backend=nccl has; no effect on one host"),

@@ -10,7 +10,7 @@ use super::resolve::Resolved;
 use super::value::{Length, Value};
 use dtrain_engine::{Adam, AdjustLr, Grouping, Keeps, Muon, NewtonSchulz};
 use dtrain_protocol::{Timeouts, TimeoutsError};
-use dtrain_types::ShardLevel;
+use dtrain_types::{Remirror, ShardLevel};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -430,6 +430,8 @@ pub struct World {
     pub standby: bool,
     /// How many ranks keep each shard of the state, where they share it out.
     pub redundancy: Option<Redundancy>,
+    /// When shards have as many again of which one was lost.
+    pub remirror: Remirror,
     /// What else they share out, then.
     pub shard: ShardLevel,
     /// Compare digests every so many steps; 0 is at copies and checkpoints only.
@@ -462,6 +464,7 @@ impl World {
                 Some(Value::Int(count)) => Redundancy::Of(*count as u32),
                 _ => Redundancy::Auto,
             }),
+            remirror: choice(r, "remirror", Remirror::from_name),
             shard: choice(r, "shard", ShardLevel::from_name),
             verify: r.count("verify"),
             balance: r.word("balance") == "on",

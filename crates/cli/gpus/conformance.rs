@@ -170,7 +170,7 @@ fn sums(
     let membership =
         Assignment { generation: Generation(1), rank: Rank(rank as u32), ranges: ranges.to_vec() };
     let roots = rank_roots(ranges[rank], count, Reduce::Exact).len();
-    let plane = Plane { membership, members: Membership { participants: Vec::new() }, bootstrap: Some(id) };
+    let plane = Plane { membership, members: Membership::default(), bootstrap: Some(id) };
     let mut backend: Box<dyn Backend> =
         fabric.connect(&plane, geometry, Reduce::Exact, Wire::F32, &[count]).map_err(one_line)?;
     backend.prepare(&[count]);

@@ -10,7 +10,7 @@ use console::style;
 use dtrain_data::{ColumnUse, HeldOutGroups, InputSpec, Role, TargetSpec};
 use dtrain_engine::Replica;
 use dtrain_protocol::Timeouts;
-use dtrain_types::{ShardLevel, counted};
+use dtrain_types::{Remirror, ShardLevel, counted};
 use std::fmt::Write;
 
 /// What a person wants to see confirmed before an hour of training.
@@ -84,7 +84,11 @@ pub fn banner(
                     ShardLevel::Gradients => "the optimizer's state and of gradients",
                     ShardLevel::Parameters => "the optimizer's state, of gradients and of parameters",
                 };
-                format!("sharded: {count} ranks keep each part of {what}, all where there are fewer")
+                let lazily = match world.remirror {
+                    Remirror::Now => "",
+                    Remirror::Lazy => "; one fewer while a lost one is not replaced",
+                };
+                format!("sharded: {count} ranks keep each part of {what}, all where there are fewer{lazily}")
             }
         };
         line("state", words);

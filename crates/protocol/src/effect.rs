@@ -219,6 +219,8 @@ pub enum Reason {
     Departure(Vec<MemberId>),
     /// The ranges are cut anew, in proportion to speed.
     Balance,
+    /// Shards have a holder less than they are to have, and nobody comes back who would be one.
+    Mirrors,
     /// A member's collectives broke off, and nobody was lost.
     Broken(MemberId),
 }
@@ -233,6 +235,9 @@ impl std::fmt::Display for Reason {
             Self::Admission(members) => write!(f, "{} join", list(members)),
             Self::Departure(members) => write!(f, "{} leave", list(members)),
             Self::Balance => f.write_str("the ranges follow the speed of the ranks"),
+            Self::Mirrors => {
+                f.write_str("what was lost with a rank that does not come back is mirrored anew")
+            }
             Self::Broken(member) => write!(f, "the collectives of member {member} broke off"),
         }
     }

@@ -38,7 +38,7 @@ pub use agenda::{Agenda, Opening, Signals, StateHolder, Task};
 pub use bootstrap::{BOOTSTRAP_BYTES, Bootstrap};
 pub use cause::{Cause, Doing, Ending, ExitCause, Failure, Outcome, What};
 pub use codec::{Decoder, encode, from_bytes, to_bytes};
-pub use dtrain_types::Reduce;
+pub use dtrain_types::{Reduce, Remirror};
 pub use effect::{Event, Exit, ManifestOrder, MemberEffect, Reason, SupervisorEffect, Validation};
 pub use frame::{CodecError, HEADER_BYTES, MAX_PAYLOAD, VERSION};
 pub use host::{LifeOrder, LifeReport, NodeOrder, NodeReport};

@@ -79,6 +79,8 @@ pub struct Participant {
 pub struct Membership {
     /// The participants; the index is the rank.
     pub participants: Vec<Participant>,
+    /// How many holders each shard of a state has less than it is to have: as many as ranks are lost that come back, where their mirrors are copied no sooner.
+    pub unmirrored: u32,
 }
 
 impl Membership {

@@ -89,7 +89,7 @@ fn directive() -> Directive {
         incarnation: Incarnation(4),
         number: Number(6),
         phase: Phase::Run,
-        membership: Membership { participants: vec![participant(0), participant(1)] },
+        membership: Membership { participants: vec![participant(0), participant(1)], unmirrored: 1 },
         resume_point: ResumePoint { step: Step(6), source: StateSource::Ranks(vec![Rank(0)]) },
         bootstrap: Some(bootstrap()),
         pending: Pending { validate: Some(Epoch(1)), checkpoint: true, ends: false },

@@ -68,7 +68,7 @@ fn config(reserved: Generation) -> SupervisorConfig {
         timeouts: timeouts(),
         losses: Losses::AreReplaced { max_restarts: 10 },
         reduce: Reduce::Exact,
-        sharded: false,
+        sharded: None,
         balance: true,
         batches: BatchPlan::new(Seed(1), 14, 8, 1).expect("a second step of six"),
         schedule,

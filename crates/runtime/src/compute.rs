@@ -28,8 +28,8 @@ use dtrain_data::{Loader, LoaderPlan};
 use dtrain_engine::device::LossSums;
 use dtrain_engine::{BatchFigures, EngineError, EvaluationCounts, StepOutcome, UpdateInfo};
 use dtrain_protocol::{
-    Activity, Agenda, Bootstrap, CheckpointId, Failure, Finished, Left, Pending, ResumePoint, StepRecord,
-    StopFlag, Task, ValidationPart,
+    Activity, Agenda, Bootstrap, CheckpointId, Failure, Finished, Left, Membership, Pending, ResumePoint,
+    StepRecord, StopFlag, Task, ValidationPart,
 };
 use dtrain_telemetry::profile::Doing;
 use dtrain_types::{
@@ -50,8 +50,8 @@ pub enum Order {
         membership: Assignment,
         /// The ranks that see the run folder.
         writers: Vec<Rank>,
-        /// Where each rank is.
-        nodes: Vec<NodeId>,
+        /// The members, which say where each rank is.
+        members: Membership,
     },
     /// Take this state, or lend it to those who copy it.
     Load {
@@ -133,9 +133,9 @@ impl Compute {
     fn carry_out(&mut self, order: Order) -> Result<(), Broke> {
         self.controls.set_activity(Activity::Preparing);
         match order {
-            Order::Build { backend, membership, writers, nodes } => {
+            Order::Build { backend, membership, writers, members } => {
                 self.build(backend, membership, writers)?;
-                self.share_out(&nodes);
+                self.share_out(&members);
                 self.news.tell(News::Built(self.generation));
                 Ok(())
             }
@@ -173,14 +173,16 @@ impl Compute {
     }
 
     /// Says who holds which shards in this generation, where ranks hold shards.
-    fn share_out(&mut self, nodes: &[NodeId]) {
+    fn share_out(&mut self, members: &Membership) {
         let parameters = self.parts.replica.about().layout.parameters;
+        let nodes: Vec<NodeId> = members.participants.iter().map(|participant| participant.node).collect();
         let redundancy = self.parts.redundancy;
+        let redundancy = redundancy.map(|all| all.saturating_sub(members.unmirrored).max(1));
         if let Some(plane) = &mut self.plane {
             let rank = plane.membership.rank;
             let slot = plane.geometry.len;
             plane.shards =
-                redundancy.map(|redundancy| Shards::new(rank, nodes, redundancy, parameters, slot));
+                redundancy.map(|redundancy| Shards::new(rank, &nodes, redundancy, parameters, slot));
             if plane.shards.is_some() {
                 sharded_state::prepare(plane, &mut self.parts);
             }

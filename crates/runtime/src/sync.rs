@@ -71,7 +71,7 @@ impl Message<Connect> for Sync {
         let (mode, wire) = (self.mode, self.wire);
         let membership = plane.membership.clone();
         let writers = plane.members.writers().collect();
-        let nodes = plane.members.participants.iter().map(|participant| participant.node).collect();
+        let members = plane.members.clone();
         // Reaching other hosts takes as long as it takes; the heartbeat of this rank must not wait for it.
         let built = tokio::task::spawn_blocking(move || {
             let geometry = Geometry::plan(len, &plane.membership.ranges, &counts, mode);
@@ -87,7 +87,7 @@ impl Message<Connect> for Sync {
             Ok(backend) => {
                 self.aborter = Some(backend.aborter());
                 // The compute thread is gone only when the rank is ending.
-                let _ = self.orders.send(Order::Build { backend, membership, writers, nodes });
+                let _ = self.orders.send(Order::Build { backend, membership, writers, members });
             }
             Err(FabricError::Stuck(what)) => {
                 self.news.tell_later(News::Failed(generation, Failure::Stuck(what)));

@@ -202,7 +202,7 @@ mod tests {
             Fingerprint { isa: "scalar".into(), self_test: Digest([0; 32]), kernel_revision: 1 };
         ManifestOrder {
             id: ID,
-            membership: Membership { participants: vec![participant; shards.len()] },
+            membership: Membership { participants: vec![participant; shards.len()], unmirrored: 0 },
             shards,
             digest: Digest([0; 32]),
             state_digest: Digest([7; 32]),

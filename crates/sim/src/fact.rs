@@ -172,8 +172,8 @@ pub enum Fact<'a> {
         /// The most updates that a state of a member of the generation holds.
         held: Option<Step>,
     },
-    /// A generation begins to make steps, from the state after this one.
-    Begins(Generation, Step),
+    /// A generation begins to make steps, from the state after this one; each shard may have so many holders less than it is to have.
+    Begins(Generation, Step, u32),
     /// A checkpoint was given up.
     GivenUp(CheckpointId),
     /// The supervisor formed a generation; it had told of a cause since the last one.

@@ -52,6 +52,8 @@ pub enum Sabotage {
     PartAsWhole,
     /// A rank is sent the sum of what it owns, and not of what it mirrors.
     OwnedAlone,
+    /// What was lost with a rank is never mirrored anew.
+    Unmirrored,
     /// In a round ranks compute each other's micro-batches.
     OtherMicroBatch,
     /// A rank without a micro-batch takes no part in a round, or in what is left of a validation.
@@ -82,7 +84,7 @@ pub enum Sabotage {
 
 impl Sabotage {
     /// All of them.
-    pub const ALL: [Self; 36] = [
+    pub const ALL: [Self; 37] = [
         Self::UnfencedFrames,
         Self::LeftTooEarly,
         Self::HalfCopy,
@@ -106,6 +108,7 @@ impl Sabotage {
         Self::KeptParameters,
         Self::PartAsWhole,
         Self::OwnedAlone,
+        Self::Unmirrored,
         Self::OtherMicroBatch,
         Self::IdleRank,
         Self::OldWindow,

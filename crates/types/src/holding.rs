@@ -37,6 +37,17 @@ crate::words!(
     }
 );
 
+crate::words!(
+    /// When a shard has as many holders again of which one was lost.
+    #[derive(Serialize, Deserialize)]
+    Remirror {
+        /// Before the next step.
+        Now = "now",
+        /// When the rank is there that takes the place of the lost one: until then the shard has one holder less, and fewer ranks may be lost.
+        Lazy = "lazy",
+    }
+);
+
 /// Shards that somebody holds.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Holding {

@@ -33,7 +33,7 @@ pub use device_memory::DeviceMemory;
 pub use digest::Digest;
 pub use exact_sum::{ExactQuotient, ExactSum};
 pub use fingerprint::Fingerprint;
-pub use holding::{Holders, Holding, SHARDS, ShardLevel, Transfer, shard_elements};
+pub use holding::{Holders, Holding, Remirror, SHARDS, ShardLevel, Transfer, shard_elements};
 pub use ids::{
     Bytes, Epoch, Generation, Incarnation, Instance, MemberId, MicroBatch, NodeId, Rank, Seed, Step,
     WorldSize,

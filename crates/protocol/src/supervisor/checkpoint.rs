@@ -265,7 +265,10 @@ mod tests {
             let (node, address, sees_run_folder) = (NodeId(0), None, m < 2);
             Participant { member, incarnation, node, address, sees_run_folder, range }
         };
-        Arc::new(Membership { participants: (0..).zip(cut_evenly(8, size)).map(participant).collect() })
+        Arc::new(Membership {
+            participants: (0..).zip(cut_evenly(8, size)).map(participant).collect(),
+            unmirrored: 0,
+        })
     }
 
     fn shard(id: CheckpointId, rank: u32, state: u8) -> ShardReport {

@@ -3,7 +3,7 @@
 //! This file does not know what a data plane is; it knows who said that theirs stands.
 
 use super::slot::{After, Life, Place};
-use super::{RESERVE_AHEAD, Reduce, Supervisor};
+use super::{RESERVE_AHEAD, Reduce, Remirror, Supervisor};
 use crate::cause::{Outcome, What};
 use crate::effect::{Event, Reason, SupervisorEffect};
 use crate::message::{Membership, Participant, Pending, Report, ResumePoint, Stage, StateSource, StopFlag};
@@ -198,13 +198,28 @@ impl Supervisor {
                 range,
             }
         });
-        self.membership = Arc::new(Membership { participants: participants.collect() });
+        let participants: Vec<Participant> = participants.collect();
+        let unmirrored = if self.config.sharded == Some(Remirror::Lazy) { self.awaited(&able) } else { 0 };
+        self.membership = Arc::new(Membership { participants, unmirrored });
         self.generation = generation;
         self.stop = if self.stop.has(StopFlag::DRAIN) { StopFlag::DRAIN } else { StopFlag::default() };
         self.checkpoints.restart(generation);
         let membership = (*self.membership).clone();
         effects.push(SupervisorEffect::Event(Event::Formed { generation, membership }));
         self.enter(now, Phase::Form, effects);
+    }
+
+    /// How many are to come back and take part beside these, of a run that has begun.
+    fn awaited(&self, able: &[MemberId]) -> u32 {
+        let has_begun = self.is_held(able.iter().map(|member| self.life(*member)));
+        let hopeful = self.slots.values().filter(|slot| slot.is_hopeful()).count();
+        if has_begun { hopeful.saturating_sub(able.len()) as u32 } else { 0 }
+    }
+
+    /// Whether mirrors are missing that nobody who is to come back will have.
+    fn lacks_mirrors(&self) -> bool {
+        let able: Vec<MemberId> = self.able().collect();
+        self.membership.unmirrored > self.awaited(&able)
     }
 
     /// Whether all have left what was before, and told every step that they made.
@@ -222,8 +237,8 @@ impl Supervisor {
     fn is_held<'a>(&self, lives: impl Iterator<Item = &'a Life>) -> bool {
         let mut holders = lives.filter(|life| life.applied.is_some());
         match self.config.sharded {
-            true => Holding::cover(holders.map(|life| &life.holding)),
-            false => holders.next().is_some(),
+            Some(_) => Holding::cover(holders.map(|life| &life.holding)),
+            None => holders.next().is_some(),
         }
     }
 
@@ -271,7 +286,7 @@ impl Supervisor {
         if !self.is_told_for_good(step) {
             return;
         }
-        if self.config.sharded {
+        if self.config.sharded.is_some() {
             // Who stands at the step before it has measured this one: it makes the update when it hears of it.
             let holdings = self.lives().map(|(_, life)| life.holding.clone());
             let source = StateSource::Shards(holdings.collect());
@@ -408,6 +423,8 @@ impl Supervisor {
         } else if self.is_unbalanced() {
             self.paces.count_cut();
             Reason::Balance
+        } else if self.lacks_mirrors() {
+            Reason::Mirrors
         } else {
             return;
         };

@@ -109,8 +109,8 @@ pub struct SupervisorConfig {
     pub losses: Losses,
     /// How gradients are reduced.
     pub reduce: Reduce,
-    /// Whether the members hold shards of the state, each more than one of them, and none all of it.
-    pub sharded: bool,
+    /// When mirrors are copied, if the members hold shards of the state, each shard more than one of them, and none all of it.
+    pub sharded: Option<Remirror>,
     /// Whether ranges follow the speed that is measured.
     pub balance: bool,
     /// The micro-batches of each step.

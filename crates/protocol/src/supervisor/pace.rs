@@ -118,7 +118,7 @@ mod tests {
             timeouts: Timeouts::derive(Duration::from_secs(1)).expect("in range"),
             losses: Losses::EndTheRun,
             reduce: Reduce::Exact,
-            sharded: false,
+            sharded: None,
             balance: false,
             batches: BatchPlan::new(Seed(1), samples, 4, 1).expect("sizes that fit"),
             schedule: Schedule {
@@ -141,7 +141,7 @@ mod tests {
             sees_run_folder: true,
             range,
         });
-        supervisor.membership = Arc::new(Membership { participants: participants.collect() });
+        supervisor.membership = Arc::new(Membership { participants: participants.collect(), unmirrored: 0 });
         supervisor
     }
 

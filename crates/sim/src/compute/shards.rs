@@ -25,8 +25,14 @@ impl Compute {
     }
 
     pub(super) fn holders(&self) -> Option<Holders> {
-        let nodes = self.plane.as_ref()?.members.participants.iter().map(|participant| participant.node);
-        Some(Holders::new(&nodes.collect::<Vec<NodeId>>(), self.shards.as_ref()?.redundancy))
+        let members = &self.plane.as_ref()?.members;
+        let nodes = members.participants.iter().map(|participant| participant.node);
+        let unmirrored = match self.sabotage {
+            Some(Sabotage::Unmirrored) => 1,
+            _ => members.unmirrored,
+        };
+        let redundancy = self.shards.as_ref()?.redundancy.saturating_sub(unmirrored).max(1);
+        Some(Holders::new(&nodes.collect::<Vec<NodeId>>(), redundancy))
     }
 
     /// Says what each rank needs of a sum, and what it has of the parameters after an update, where ranks hold shards.

@@ -79,7 +79,7 @@ mod tests {
             sees_run_folder: true,
             range: MicroRange { lo: 0, hi: 1 },
         };
-        Membership { participants: members.iter().map(participant).collect() }
+        Membership { participants: members.iter().map(participant).collect(), unmirrored: 0 }
     }
 
     fn first(history: &[Fact<'_>]) -> Option<usize> {

@@ -44,7 +44,7 @@ impl Invariant for NewestManifest {
                     _ => Ok(()),
                 }
             }
-            Fact::Begins(generation, step) if oracle.saves(*step) && !self.written.contains(step) => {
+            Fact::Begins(generation, step, _) if oracle.saves(*step) && !self.written.contains(step) => {
                 self.pending.insert(CheckpointId { generation: *generation, step: *step });
                 Ok(())
             }
@@ -105,7 +105,7 @@ mod tests {
             checkpoint: None,
             device_peak: None,
         });
-        let (begins, ends) = (Fact::Begins(Generation(2), Step(3)), Fact::Ended(&end, Excuses::default()));
+        let (begins, ends) = (Fact::Begins(Generation(2), Step(3), 0), Fact::Ended(&end, Excuses::default()));
         let given_up = Fact::GivenUp(CheckpointId { generation: Generation(2), step: Step(3) });
         let first = |history: &[Fact<'_>]| first_bad(NewestManifest::default(), &oracle(), history);
         assert_eq!(first(&[begins, ends]), Some(1));

@@ -1,5 +1,5 @@
 //! S13: what ranks hold of a state is what a plain run has there; no generation makes steps before every shard has a holder at its step, and two where
-//! there are two ranks.
+//! there are two ranks; one, while others are to come back that there were before.
 
 use crate::fact::{Fact, Invariant, Life};
 use crate::job::Oracle;
@@ -8,7 +8,11 @@ use std::collections::BTreeMap;
 
 /// What each life of the newest generations holds.
 #[derive(Default)]
-pub(super) struct HoldersAgree(BTreeMap<Generation, BTreeMap<Life, (Step, Holding)>>);
+pub(super) struct HoldersAgree {
+    held: BTreeMap<Generation, BTreeMap<Life, (Step, Holding)>>,
+    /// The most that there ever were.
+    most: usize,
+}
 
 impl Invariant for HoldersAgree {
     fn name(&self) -> &'static str {
@@ -31,16 +35,21 @@ impl Invariant for HoldersAgree {
                         ));
                     }
                 }
-                self.0.entry(*generation).or_default().insert(*life, (*step, (*holding).clone()));
-                while self.0.len() > 4 {
-                    self.0.pop_first();
+                self.held.entry(*generation).or_default().insert(*life, (*step, (*holding).clone()));
+                while self.held.len() > 4 {
+                    self.held.pop_first();
                 }
                 Ok(())
             }
-            Fact::Begins(generation, step) => {
-                let Some(lives) = self.0.get(generation) else { return Ok(()) };
+            Fact::Begins(generation, step, unmirrored) => {
+                let Some(lives) = self.held.get(generation) else { return Ok(()) };
                 let here = || lives.values().filter(|(at, _)| at == step).map(|(_, holding)| holding);
-                let least = here().count().min(2);
+                let least = match *unmirrored {
+                    0 => here().count().min(2),
+                    _ if here().count() < self.most => 1,
+                    _ => return Err(format!("all are there, and generation {generation} mirrors less")),
+                };
+                self.most = self.most.max(here().count());
                 let held = |shard: &u32| here().filter(|holding| holding.has(*shard)).count();
                 match (0..SHARDS).find(|shard| held(shard) < least) {
                     Some(shard) => Err(format!(
@@ -76,11 +85,25 @@ mod tests {
             holding,
             held,
         };
-        let begins = Fact::Begins(Generation(3), Step(2));
+        let begins = Fact::Begins(Generation(3), Step(2), 0);
+        let lazily = Fact::Begins(Generation(3), Step(2), 1);
         let first = |history: &[Fact<'_>]| first_bad(HoldersAgree::default(), &oracle, history);
         assert_eq!(first(&[held(1, &all, &good), held(2, &all, &good), begins]), None);
         assert_eq!(first(&[held(1, &all, &bad)]), Some(0));
         assert_eq!(first(&[held(1, &all, &good), held(2, &some, &good), begins]), Some(2));
         assert_eq!(first(&[held(1, &some, &good), begins]), Some(1));
+        // Once there were two, one may wait for another one: but not for nobody, nor without a shard.
+        let two = [held(1, &all, &good), held(2, &all, &good), begins];
+        assert_eq!(first(&[&two[..], &[lazily]].concat()), Some(3));
+        let one = |holding| Fact::Held {
+            life: life(1, 1),
+            generation: Generation(4),
+            step: Step(2),
+            holding,
+            held: &good,
+        };
+        let lazily = Fact::Begins(Generation(4), Step(2), 1);
+        assert_eq!(first(&[&two[..], &[one(&all), lazily]].concat()), None);
+        assert_eq!(first(&[&two[..], &[one(&some), lazily]].concat()), Some(4));
     }
 }

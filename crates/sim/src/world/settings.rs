@@ -4,7 +4,7 @@ use crate::fault::Steps;
 use crate::world::Duration;
 use crate::{Faults, Job, Sabotage};
 use dtrain_protocol::{CheckpointEvery, Losses, Schedule, StartFrom, SupervisorConfig, Timeouts};
-use dtrain_types::{Generation, Instance, Reduce, Seed, ShardLevel, Step};
+use dtrain_types::{Generation, Instance, Reduce, Remirror, Seed, ShardLevel, Step};
 
 /// The knob of all timeouts.
 pub(super) const DETECT: Duration = Duration::from_secs(1);
@@ -68,12 +68,16 @@ pub struct Settings {
     pub nodes: u32,
     /// How they reach one another.
     pub plane: DataPlane,
+    /// When shards have as many holders again of which one was lost.
+    pub remirror: Remirror,
     /// How many steps are made.
     pub steps: u64,
     /// What ends the run behind them.
     pub ends: EndsBy,
     /// What goes wrong.
     pub faults: Faults,
+    /// How often a rank that is lost is replaced.
+    pub max_restarts: u32,
     /// Whether the story is told: for people, after a violation.
     pub story: bool,
     /// Which promise is broken on purpose.
@@ -89,9 +93,11 @@ impl Settings {
             ranks: 8,
             nodes: 2,
             plane: DataPlane::Drawn,
+            remirror: Remirror::Now,
             steps: 30,
             ends: EndsBy::Schedule,
             faults: Faults::all(),
+            max_restarts: 100,
             story: false,
             sabotage: None,
         }
@@ -106,7 +112,11 @@ impl Settings {
             (DataPlane::Drawn, _) => (DataPlane::Links, self.nodes),
             (given, _) => (given, self.nodes),
         };
-        Self { plane, nodes, ..self }
+        let remirror = match (self.plane, self.seed.0 / 12 % 2) {
+            (DataPlane::Drawn, 1) => Remirror::Lazy,
+            _ => self.remirror,
+        };
+        Self { plane, nodes, remirror, ..self }
     }
 }
 
@@ -152,10 +162,14 @@ pub(super) fn config(settings: &Settings, job: &Job, timeouts: Timeouts) -> Supe
         min_ranks: 1,
         join_timeout: super::settings::JOIN,
         timeouts,
-        losses: Losses::AreReplaced { max_restarts: 100 },
+        losses: Losses::AreReplaced { max_restarts: settings.max_restarts },
         reduce: Reduce::Exact,
-        sharded: matches!(settings.plane, DataPlane::Shards(_))
-            && settings.sabotage != Some(Sabotage::PartAsWhole),
+        sharded: match settings.plane {
+            DataPlane::Shards(_) if settings.sabotage != Some(Sabotage::PartAsWhole) => {
+                Some(settings.remirror)
+            }
+            _ => None,
+        },
         balance: true,
         batches: job.plan,
         schedule: schedule(settings, job),

@@ -258,7 +258,13 @@ impl World {
                     .iter()
                     .map(|s| format!("{}.{}", s.member, s.incarnation))
                     .collect();
-                self.tell(|| format!("supervisor: forms generation {generation} of {}", members.join(" ")));
+                let less = match membership.unmirrored {
+                    0 => String::new(),
+                    1 => ", each shard with 1 holder less".to_owned(),
+                    some => format!(", each shard with {some} holders less"),
+                };
+                let members = members.join(" ");
+                self.tell(|| format!("supervisor: forms generation {generation} of {members}{less}"));
             }
             Told::Fault(cause) => {
                 self.mark(21, &[cause.member.0.into()]);
@@ -291,7 +297,8 @@ impl World {
                 self.tell(|| format!("supervisor: checkpoint {id} is written"));
             }
             Told::Running { generation, from_step } => {
-                self.fact(&Fact::Begins(*generation, Step(from_step.0 - 1)));
+                let unmirrored = self.supervisor.membership().unmirrored;
+                self.fact(&Fact::Begins(*generation, Step(from_step.0 - 1), unmirrored));
                 self.tell(|| format!("supervisor: {event:?}"));
             }
             Told::CheckpointGivenUp { id, .. } => {
