@@ -32,7 +32,7 @@ use crate::timeouts::Timeouts;
 use checkpoint::Checkpoints;
 use dtrain_types::{
     BatchPlan, CheckpointId, Digest, Epoch, Generation, Holding, Incarnation, Instance, Instant, MemberId,
-    NodeId, Rank, Reduce, Step,
+    NodeId, Rank, Reduce, Remirror, Step,
 };
 use paces::Paces;
 use progress::Progress;

@@ -37,6 +37,7 @@ mod tests {
     #[test]
     fn two_memberships_of_one_generation_are_found() {
         let world = |member: u32| Membership {
+            unmirrored: 0,
             participants: vec![Participant {
                 member: MemberId(member),
                 incarnation: Incarnation(1),
