@@ -56,8 +56,9 @@ pub trait ExternalProgram: Sync {
     /// What a rank process runs.
     fn rank_program(&self) -> Program;
 
-    /// What the process runs that holds the ranks: it calls [`crate::serving::serve_if_keeper`] and needs nothing of the program.
-    fn keeper_program(&self) -> Program;
+    /// What a process runs that needs nothing of the program, such as the one that holds the ranks: it calls
+    /// [`crate::serving::serve_alone`] with the words behind these arguments.
+    fn dtrain_alone(&self) -> Program;
 }
 
 /// For what a model is made.

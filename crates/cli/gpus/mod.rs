@@ -2,6 +2,7 @@
 //!
 //! It trains nothing; `plan.rs` says whether this build can.
 
+mod brought;
 mod bus;
 mod choose;
 mod conformance;
@@ -14,6 +15,7 @@ mod room;
 mod verdict;
 mod versions;
 
+pub use brought::is_brought;
 pub use bus::on_the_bus;
 pub use choose::{Auto, Chosen, Host, choose, count};
 pub use conformance::answer as answer_test;

@@ -31,12 +31,12 @@ pub struct PythonProgram {
     module: OsString,
 }
 
-/// What holds the ranks: this module alone, found where it lies, whatever is imported elsewhere.
-const KEEPER: &str = "import importlib.util, sys; \
+/// What holds the ranks, or looks at GPUs: this module alone, found where it lies, whatever is imported elsewhere.
+const ALONE: &str = "import importlib.util, sys; \
     spec = importlib.util.spec_from_file_location('dtrain._native', sys.argv[1]); \
     module = importlib.util.module_from_spec(spec); \
     spec.loader.exec_module(module); \
-    sys.exit(module.keep())";
+    sys.exit(module.alone(sys.argv[1:]))";
 
 impl PythonProgram {
     /// *Errors*: a program without a name.
@@ -98,8 +98,8 @@ impl ExternalProgram for PythonProgram {
         self.python.clone()
     }
 
-    fn keeper_program(&self) -> Program {
-        let words = ["-I", "-S", "-c", KEEPER].map(OsString::from);
+    fn dtrain_alone(&self) -> Program {
+        let words = ["-I", "-S", "-c", ALONE].map(OsString::from);
         let arguments = words.into_iter().chain([self.module.clone()]).collect();
         Program { arguments, stacks: None, ..self.python.clone() }
     }
