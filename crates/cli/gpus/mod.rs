@@ -1,7 +1,9 @@
-//! The GPUs of this host: which there are, which of them a program may use, and which versions of libraries they need.
+//! The GPUs of this host: which there are, which of them a program may use, and which versions of libraries they need. NVIDIA's, for
+//! dtrain's own kernels and for other programs; AMD's, for other programs.
 //!
 //! It trains nothing; `plan.rs` says whether this build can.
 
+mod amd;
 mod brought;
 mod bus;
 mod choose;
@@ -15,13 +17,14 @@ mod room;
 mod verdict;
 mod versions;
 
+pub use amd::{AmdGpu, AmdGpus};
 pub use brought::is_brought;
 pub use bus::on_the_bus;
 pub use choose::{Auto, Chosen, Host, choose, count};
 pub use conformance::answer as answer_test;
 pub use inventory::Inventory;
 pub use judged::{Judged, TestVerdict};
-pub use listed::listed;
+pub use listed::{hidden_by, seen_by_programs};
 pub use open::{can_compute_here, open_gpu};
 pub use pinned::{ByLibraries, KeptPins, Pinned, by_libraries};
 pub use room::{answer as answer_room, most_rows};
@@ -30,6 +33,7 @@ pub use verdict::{Asking, of_child, of_nccl};
 pub use versions::oldest;
 
 use crate::config::{Config, CudaList, Devices, Machine, ON_GPUS, Problem};
+use listed::listed;
 use std::sync::{Mutex, PoisonError};
 
 /// This machine, as its scheduler and its limits present it.
