@@ -1,6 +1,6 @@
 //! A machine with AMD's GPUs, made up: the files of their driver are laid over `/sys/class`, where nobody but the program sees them.
 
-use crate::harness::{dtrain, folder};
+use crate::harness::{MLP, dtrain, folder};
 use serde_json::Value;
 use std::fs;
 use std::process::{Command, Output};
@@ -112,4 +112,21 @@ fn doctor_lists_them_with_what_they_are_for() {
     );
     let (stdout, _) = words(&host.run("doctor", &[]));
     assert!(stdout.contains("AMD GPUs"), "{stdout}");
+}
+
+#[test]
+fn models_of_dtrains_own_are_not_for_them() {
+    let Some(host) = Host::new() else { return };
+    for devices in ["all", "cuda:0"] {
+        let output = host.run(&format!("train {MLP} devices={devices}"), &[]);
+        let (_, stderr) = words(&output);
+        assert_eq!(output.status.code(), Some(2), "{stderr}");
+        assert!(stderr.contains("2 AMD GPUs are here, and dtrain's own kernels are NVIDIA's"), "{stderr}");
+        assert!(stderr.contains("hint: a PyTorch program trains on them"), "{stderr}");
+        assert!(!host.folder.path().join("runs").exists(), "something was written");
+    }
+    let output = host.run(&format!("train {MLP} steps=1"), &[]);
+    let (_, stderr) = words(&output);
+    assert!(output.status.success(), "{stderr}");
+    assert!(stderr.contains("auto: 2 AMD GPUs are here, and dtrain's own kernels are NVIDIA's"), "{stderr}");
 }

@@ -169,8 +169,14 @@ fn properties(file: &Path) -> BTreeMap<String, u64> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
+
+    /// So many GPUs that are alike, as a program sees them.
+    pub fn healthy(count: usize) -> AmdGpus {
+        let gpu = AmdGpu { name: None, gfx: "gfx942".into(), memory: None, uuid: None };
+        AmdGpus { all: vec![gpu; count], visible: (0..count).collect(), ..AmdGpus::default() }
+    }
 
     /// A processor, and GPUs: minor number, version, unique id.
     fn host(gpus: &[(u32, u64, u64)]) -> tempfile::TempDir {
