@@ -5,7 +5,7 @@ use dtrain::config::{
     ModelKind, Optimizer, Origin, Resume, Source,
 };
 
-const TWO_CORES: Machine = Machine { cores: 2, gpus: |_| 0 };
+const TWO_CORES: Machine = Machine { cores: 2, gpus: |_, _| 0 };
 
 fn arguments(arguments: &[&str]) -> Result<Config, ConfigError> {
     Config::parse(None, arguments, TWO_CORES)
@@ -34,8 +34,8 @@ fn without_any_argument_it_is_the_digits_on_two_ranks() {
 
 #[test]
 fn a_machine_with_gpus_gets_a_rank_for_each_unless_it_is_told_otherwise() {
-    let four = Machine { cores: 2, gpus: |_| 4 };
-    let unasked = Machine { cores: 2, gpus: |_| panic!("the driver was woken for nothing") };
+    let four = Machine { cores: 2, gpus: |_, _| 4 };
+    let unasked = Machine { cores: 2, gpus: |_, _| panic!("the driver was woken for nothing") };
     for (machine, arguments, ranks) in [
         (four, &["devices=all"][..], 4),
         (four, &["devices=all", "micro_batch=32"], 4),

@@ -318,7 +318,7 @@ fn what_only_the_cpu_has_is_refused_for_a_gpu_and_the_rest_is_not() {
     let data = || dtrain::data::open(&Source::Digits(DigitsOptions::default()));
     let own = Own::new("own", data, |_| Chain::new().then(Linear::new(10)));
     let config =
-        |settings: &[&str]| Config::parse(None, settings, Machine { cores: 2, gpus: |_| 0 }).unwrap();
+        |settings: &[&str]| Config::parse(None, settings, Machine { cores: 2, gpus: |_, _| 0 }).unwrap();
     let mine = config(&["data.kind=own", "model.kind=own"]);
     let refused = Plan::open(&mine, Some(dtrain::Brought::Stages(own)))
         .unwrap()

@@ -63,7 +63,7 @@ pub fn yaml_files() -> Vec<PathBuf> {
 
 fn reads(text: &str) -> Result<Config, String> {
     let source = Source { path: "shown.yaml".into(), text: text.to_owned() };
-    Config::parse::<&str>(Some(source), &[], Machine { cores: 2, gpus: |_| 0 })
+    Config::parse::<&str>(Some(source), &[], Machine { cores: 2, gpus: |_, _| 0 })
         .map_err(|error| error.to_string())
 }
 

@@ -6,6 +6,7 @@
 mod clips;
 mod harness;
 
+mod amd_gpus;
 mod audit;
 mod bad_network;
 mod cli_bench;

@@ -200,7 +200,8 @@ mod tests {
     fn a_mistake_in_a_file_is_shown_with_its_line() {
         let text = "seed: 7\noptimizer:\n  lr: fast\n".to_owned();
         let source = Source { path: "a.yaml".into(), text };
-        let error = Config::parse::<&str>(Some(source), &[], Machine { cores: 2, gpus: |_| 0 }).unwrap_err();
+        let error =
+            Config::parse::<&str>(Some(source), &[], Machine { cores: 2, gpus: |_, _| 0 }).unwrap_err();
         let shown = console::strip_ansi_codes(&CliError::from(error).render()).into_owned();
         assert_eq!(
             shown,

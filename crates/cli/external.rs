@@ -56,8 +56,28 @@ pub trait ExternalProgram: Sync {
     /// What a rank process runs.
     fn rank_program(&self) -> Program;
 
-    /// What the process runs that holds the ranks: it calls [`crate::serving::serve_if_keeper`] and needs nothing of the program.
-    fn keeper_program(&self) -> Program;
+    /// What a process runs that needs nothing of the program, such as the one that holds the ranks: it calls
+    /// [`crate::serving::serve_alone`] with the words behind these arguments.
+    fn dtrain_alone(&self) -> Program;
+
+    /// Whose GPUs it computes on. No GPU is asked.
+    fn built_for(&self) -> BuiltFor;
+
+    /// Whether it can compute on the GPUs of this host. Nothing is left there.
+    ///
+    /// *Errors*: why not, in words that go on behind those for the GPUs.
+    fn reaches_gpus(&self) -> Result<(), String>;
+}
+
+/// Whose GPUs a program computes on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BuiltFor {
+    /// Nobody's: on CPUs alone.
+    Cpus,
+    /// NVIDIA's.
+    Nvidia,
+    /// AMD's.
+    Amd,
 }
 
 /// For what a model is made.

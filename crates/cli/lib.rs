@@ -65,7 +65,7 @@ mod whole_file;
 
 pub use error::{CliError, Kind};
 pub use external::{
-    Agreement, Brought, ExternalParts, ExternalProgram, ExternalSetup, Purpose, StatePlace, Updates,
+    Agreement, Brought, BuiltFor, ExternalParts, ExternalProgram, ExternalSetup, Purpose, StatePlace, Updates,
 };
 pub use own::Own;
 pub use trained::export_parameters;

@@ -1,10 +1,14 @@
-//! A process that its parent made a rank, or the keeper of ranks, serves as that: before the command line is read.
+//! A process that its parent made a rank, the keeper of ranks, or a child that looks at GPUs, serves as that: before the command line
+//! is read.
 //!
 //! It does not know what a run is.
 
+use crate::arguments::{Arguments, Command};
 use crate::external::Brought;
+use crate::gpus;
 use crate::recipe::ConfigRecipe;
 use dtrain_runtime::{inherited, keep_if_asked, serve};
+use std::ffi::OsString;
 use std::io::Write;
 use std::process::ExitCode;
 
@@ -29,9 +33,31 @@ pub fn serve_if_rank(brought: Option<Brought>) -> Option<ExitCode> {
     })
 }
 
-/// Serves this process as the keeper of ranks, if its parent made it one.
+/// Serves this process, in which another program has started dtrain alone, as what its parent made it: the keeper of ranks, or what these
+/// words of a command line say, the program's name first.
 #[must_use]
-pub fn serve_if_keeper() -> Option<ExitCode> {
+pub fn serve_alone(words: impl IntoIterator<Item = OsString>) -> ExitCode {
+    crate::log::start();
+    if let Some(code) = serve_if_keeper() {
+        return code;
+    }
+    let served = match Arguments::from_words(words).map(|arguments| arguments.command) {
+        Ok(Command::GpuProbe(asked)) => gpus::answer_test(&asked),
+        Ok(Command::RoomProbe(asked)) => gpus::answer_room(&asked),
+        // Nobody asks for anything else.
+        Ok(_) | Err(_) => return ExitCode::from(2),
+    };
+    served.map_or_else(
+        |error| {
+            error.say();
+            error.exit_code()
+        },
+        |()| ExitCode::SUCCESS,
+    )
+}
+
+/// Serves this process as the keeper of ranks, if its parent made it one.
+fn serve_if_keeper() -> Option<ExitCode> {
     Some(match keep_if_asked()? {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {

@@ -433,7 +433,7 @@ impl Session {
             HostCount::One => setup,
             HostCount::Several => setup.in_shared(&self.run.path),
         };
-        let program = self.plan.external().map_or_else(Program::this, |program| program.keeper_program());
+        let program = self.plan.external().map_or_else(Program::this, |program| program.dtrain_alone());
         let memory = Box::new(move || memory().map_err(std::io::Error::other));
         Ok(Ranks::Kept(Box::new(KeeperPlan { name, program, setup, memory, is_there })))
     }

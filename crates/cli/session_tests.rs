@@ -10,7 +10,7 @@ use serde_json::Value;
 fn trained(gpus: Option<Arc<GpuWatch>>) -> (tempfile::TempDir, Vec<Value>) {
     let folder = tempfile::tempdir().unwrap();
     let keys = ["devices=cpu", "isolation=thread", "ranks=2", "steps=3", "schedule.warmup=none"];
-    let config = Config::parse(None, &keys, Machine { cores: 2, gpus: |_| 0 }).unwrap();
+    let config = Config::parse(None, &keys, Machine { cores: 2, gpus: |_, _| 0 }).unwrap();
     let plan = Plan::open(&config, None).unwrap();
     let replica = plan.replica().unwrap();
     let run = RunFolder::create_named(folder.path().join("run")).unwrap();

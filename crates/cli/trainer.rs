@@ -7,6 +7,7 @@ use crate::arguments::{Node, OwnArguments, OwnCommand};
 use crate::commands;
 use crate::error::CliError;
 use crate::external::{Brought, ExternalProgram};
+use crate::gpus::is_brought;
 use crate::own::Own;
 use crate::serving::serve_if_rank;
 use dtrain_telemetry::Summary;
@@ -46,6 +47,7 @@ pub fn train_external(
     if let Some(code) = serve_if_rank(Some(brought)) {
         return Err(code);
     }
+    is_brought(program);
     let ours = ["data.kind=torch".to_owned(), format!("data.name={}", program.name())];
     run(brought, ours.into_iter().chain(settings), words.into_iter())
 }

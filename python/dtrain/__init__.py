@@ -12,7 +12,7 @@
     if __name__ == "__main__":
         dtrain.train(model, data=my_dataset, loss=loss, optimizer=dtrain.AdamW(lr=2e-3), epochs=20)
 
-``python train.py`` trains on all cores of this host, or on all GPUs with ``devices=all``; ``python train.py --help`` has the rest.
+``python train.py`` trains on all cores of this host, or on its GPUs where they can be used (the banner says why not); ``python train.py --help`` has the rest.
 Nothing of PyTorch is imported before it is needed.
 """
 

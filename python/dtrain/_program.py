@@ -27,7 +27,7 @@ _LONGEST = 3_600
 _LESS_MEMORY = "; hint: a smaller micro_batch takes less memory (and gives other bits), and so do fewer ranks, or torch.utils.checkpoint"
 #: What dtrain itself measures.
 _TAKEN = ("loss", "f1", "precision", "recall", "rmse", "mae", "r2", "perplexity")
-#: A variable of the tests: GPUs are those of a stand-in, whose memory PyTorch reaches on the CPU.
+#: A variable of the tests: GPUs are those of a stand-in, whose memory PyTorch reaches on the CPU. Where it is ``amd``, they are AMD's.
 _STAND_IN = "DTRAIN_TEST_STAND_IN_GPUS"
 #: How many updates a state has, and where its parameters and its statistics lie.
 State = Tuple[int, int, int]
@@ -128,6 +128,30 @@ class Program:
         data, val = self._datasets()
         return len(data), None if val is None else len(val)
 
+    @property
+    def built_for(self) -> str:
+        """Whose GPUs this PyTorch computes on. No GPU is asked."""
+        import torch
+
+        stand_in = os.environ.get(_STAND_IN)
+        if stand_in:
+            return "amd" if stand_in == "amd" else "nvidia"
+        if not torch.backends.cuda.is_built():
+            return "cpus"
+        # ROCm's PyTorch says ``cuda`` too.
+        return "amd" if torch.version.hip else "nvidia"
+
+    @_in_own_words
+    def why_no_gpu(self) -> Optional[str]:
+        """Why this PyTorch computes on no GPU of this host, if it does not. Nothing is left on one: they are counted."""
+        import torch
+
+        if os.environ.get(_STAND_IN) or torch.cuda.is_available():
+            return None
+        if not torch.backends.cuda.is_built():
+            return f"PyTorch {torch.__version__} is a build for CPUs"
+        return f"PyTorch {torch.__version__} finds none that it can use: it may not suit the driver"
+
     @_in_own_words
     def build(self, setup: Dict[str, Any]) -> Dict[str, Any]:
         """Makes the model, and tells all of it; for a rank it also tries what it computes."""
@@ -148,6 +172,7 @@ class Program:
             "stats": flat.first_values()[1],
         }
         gpu = setup["gpu"]
+        self._on_gpu = gpu is not None
         if gpu is not None and os.environ.get(_STAND_IN):
             # dtrain's driver is the stand-in that its tests have: the memory of its GPUs is this process's.
             gpu, self.there = None, setup["stream"] is not None
@@ -454,12 +479,13 @@ class Program:
                 names.append(name)
             begin += size
         first = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+        on_cores = ", and devices=cpu trains on the cores, where most are" if self._on_gpu else ""
         what = f"the gradient of {first} differs" if names else f"the loss is {loss!r}, and then {again!r}"
         return (
             f"one micro-batch, computed twice, did not give the same bits: {what}\n"
             "hint: random numbers come from random, numpy.random and torch alone, which are seeded before each pass (a generator of one's own "
             "is not); a pass may leave nothing behind that the next one sees; torch.use_deterministic_algorithms(True) names operations "
-            "that are not repeatable. bits=False trains all the same, without the promise"
+            f"that are not repeatable{on_cores}. bits=False trains all the same, without the promise"
         )
 
     def _refuse_means(self, data: Any, indices: List[int], parameters: Any, stats: Any) -> None:

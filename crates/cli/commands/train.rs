@@ -56,7 +56,9 @@ pub fn run(
         chosen => chosen?,
     };
     let mut plan = Plan::open(&request.config, brought)?;
-    let chosen = chosen.unless(plan.check_device(), &request.config)?;
+    // A program of its own knows how to use a GPU.
+    let lacking = if plan.external().is_some() { Ok(()) } else { plan.check_device() };
+    let chosen = chosen.unless(lacking, &request.config)?;
     let offloaded = plan.choose_offload(chosen.cuda().as_ref())?;
     let placed = plan.told_places(&request.config);
     let (backend, carried_why) = ChosenBackend::choose(&placed, several, chosen.cuda().as_ref())?;
@@ -71,7 +73,7 @@ pub fn run(
         return print_json(&Described::of(&plan, prototype.replica.as_ref())?.to_json()).map(|()| None);
     }
     let voice = Voice::of(arguments.output);
-    // A program of its own knows how to use a GPU, and dtrain how to keep a state there.
+    // Where a program makes the passes, dtrain keeps its state there at most.
     let stages_on = chosen.cuda().filter(|_| plan.external().is_none());
     if stages_on.is_some() {
         plan.check_device()?;
@@ -134,10 +136,10 @@ pub fn run(
         voice.say(&format!("dtrain {}", crate::arguments::VERSION));
     }
     let Prototype { replica, external } = prototype;
-    let (here, agreement) = match external {
-        Some((fingerprint, agreement)) => (Here::External(fingerprint), Some(agreement)),
-        None if chosen.cuda().is_some() => (Here::Gpu, None),
-        None => (Here::Cpu, None),
+    let (here, agreement) = match (external, chosen.cuda()) {
+        (external, Some(_)) => (Here::Gpu, external.map(|(_, agreement)| agreement)),
+        (Some((fingerprint, agreement)), None) => (Here::External(fingerprint), Some(agreement)),
+        (None, None) => (Here::Cpu, None),
     };
     if !succeeds {
         voice.say(&banner(&plan, replica.as_ref(), Some((&run, &request.start)), (machine, &chosen)));
@@ -229,11 +231,19 @@ fn auto(request: &Request, hosts: HostCount) -> Auto {
     match (&request.start, &request.place) {
         _ if hosts == HostCount::Several => ON_SEVERAL_HOSTS,
         (Start::Resume(id), Place::Existing(run))
-            if fingerprint_of(run, *id).is_some_and(|then| !then.starts_with(CUDA)) =>
+            if fingerprint_of(run, *id).is_some_and(|then| is_of_cpu(&then)) =>
         {
             Auto::Cpu("this run was begun on a CPU, whose bits it keeps; devices=all trains there")
         }
         _ => Auto::ByTest,
+    }
+}
+
+/// Whether a CPU computed what has this fingerprint. That of a program says so itself, where it says anything.
+fn is_of_cpu(fingerprint: &str) -> bool {
+    match fingerprint.starts_with("torch-") {
+        true => fingerprint.contains("-cpu-"),
+        false => !fingerprint.starts_with(CUDA),
     }
 }
 
@@ -332,9 +342,9 @@ fn note_of_length(plan: &Plan, before: &Config, id: CheckpointId) -> String {
 enum Here {
     /// Stages on the CPU.
     Cpu,
-    /// Stages on a GPU.
+    /// Stages, or a program of its own, on a GPU.
     Gpu,
-    /// A program of its own.
+    /// A program of its own on the CPU.
     External(Fingerprint),
 }
 
@@ -348,7 +358,7 @@ fn note_of_other_bits(
     let Some(then) = fingerprint_of(run, id) else { return Ok(None) };
     let (differs, now) = match here {
         // Only a rank can tell which arithmetic its GPU has; that it is not the CPU's is certain.
-        Here::Gpu => (!then.starts_with(CUDA), "a GPU".to_owned()),
+        Here::Gpu => (is_of_cpu(&then), "a GPU".to_owned()),
         Here::Cpu => {
             let now = fingerprint(&plan.cpu()?).to_string();
             (arithmetic(&then) != arithmetic(&now), now)
@@ -407,6 +417,19 @@ fn fork(
 mod tests {
     use super::*;
     use dtrain_protocol::{Digest, Fingerprint};
+
+    #[test]
+    fn a_fingerprint_says_whether_it_is_a_cpus() {
+        for (fingerprint, is_cpus) in [
+            ("avx512 kernels-1 self-test-7", true),
+            ("cuda:sm_90a kernels-1", false),
+            ("torch-2.9.1+cu130-cpu-AVX512-1t kernels-0", true),
+            ("torch-2.9.1+cu130-NVIDIA-H200-cuda-1t kernels-3", false),
+            ("torch-whatever-it-computes kernels-0", false),
+        ] {
+            assert_eq!(is_of_cpu(fingerprint), is_cpus, "{fingerprint}");
+        }
+    }
 
     #[test]
     fn a_fingerprint_is_compared_by_kernels_and_self_test_and_not_by_instruction_set() {

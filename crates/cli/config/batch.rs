@@ -5,7 +5,7 @@
 use super::choice::DataKind;
 use super::devices::Devices;
 use super::error::{ConfigError, Problem};
-use super::on_gpus::{ON_GPUS, OnGpus};
+use super::on_gpus::{ON_GPUS, OnGpus, PassesBy};
 use super::resolve::Resolved;
 use super::value::{Length, Value};
 use dtrain_types::{counted, cut_evenly};
@@ -17,7 +17,7 @@ pub struct Machine {
     pub cores: u32,
     /// Counts the GPUs that `auto` or `all` comes to, 0 where ranks train on the CPU. It is asked only where that matters: it
     /// may take seconds, and `auto` a minute, once.
-    pub gpus: fn(&Devices) -> u32,
+    pub gpus: fn(&Devices, PassesBy) -> u32,
 }
 
 /// How a step is cut.
@@ -79,20 +79,18 @@ pub(super) fn settle(r: &mut Resolved, machine: Machine) -> Result<bool, ConfigE
 /// Whether `auto` may come to GPUs, as far as the keys tell: where it cannot, no GPU is woken for the number of ranks.
 fn trained_by_auto(r: &Resolved) -> bool {
     let others = ["vit", "transformer", "lstm", "gru", "torch"];
+    let lacks_kernels = || others.contains(&r.word("model.kind")) || r.word("optimizer.kind") == "muon";
     matches!(ON_GPUS, OnGpus::Tested | OnGpus::Everybody)
-        && r.word("data.kind") != DataKind::Torch.name()
-        && !others.contains(&r.word("model.kind"))
-        && r.word("optimizer.kind") != "muon"
+        && (PassesBy::of(r) != PassesBy::Kernels || !lacks_kernels())
 }
 
 /// How many GPUs `devices` comes to, if it comes to some.
 fn gpus(r: &Resolved, machine: Machine) -> Option<u32> {
+    let count = |devices: &Devices| Some((machine.gpus)(devices, PassesBy::of(r))).filter(|count| *count > 0);
     match Devices::parse(r.text("devices")?) {
         Ok(Devices::Cuda(list)) => u32::try_from(list.numbers().len()).ok(),
-        Ok(all @ Devices::All) => Some((machine.gpus)(&all)).filter(|count| *count > 0),
-        Ok(auto @ Devices::Auto) if trained_by_auto(r) => {
-            Some((machine.gpus)(&auto)).filter(|count| *count > 0)
-        }
+        Ok(all @ Devices::All) => count(&all),
+        Ok(auto @ Devices::Auto) if trained_by_auto(r) => count(&auto),
         Ok(Devices::Auto | Devices::Cpu) | Err(_) => None,
     }
 }

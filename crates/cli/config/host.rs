@@ -102,10 +102,10 @@ impl Config {
 mod tests {
     use super::*;
 
-    const MACHINE: Machine = Machine { cores: 3, gpus: |_| 0 };
+    const MACHINE: Machine = Machine { cores: 3, gpus: |_, _| 0 };
 
     fn run(arguments: &[&str]) -> Source {
-        let config = Config::parse(None, arguments, Machine { cores: 8, gpus: |_| 0 }).unwrap();
+        let config = Config::parse(None, arguments, Machine { cores: 8, gpus: |_, _| 0 }).unwrap();
         Source { path: "config.yaml".into(), text: config.stored("one").to_yaml() }
     }
 

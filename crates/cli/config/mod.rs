@@ -39,7 +39,7 @@ pub use dtrain_types::{Reduce, Wire};
 pub use error::{ConfigError, Problem};
 pub use keys::{KEYS, Key, Mark};
 pub use model::{Beginning, Gpt, Model, Over, Pool};
-pub use on_gpus::{ON_GPUS, OnGpus};
+pub use on_gpus::{ON_GPUS, OnGpus, PassesBy};
 pub use origin::{Origin, Source};
 pub use parts::{
     Checkpoint, ClassWeights, EarlyStop, HostCount, Loss, Optimizer, Redundancy, Resume, Rule, Schedule,
@@ -162,6 +162,12 @@ impl Config {
     #[must_use]
     pub fn data_kind(&self) -> &'static str {
         self.resolved.word("data.kind")
+    }
+
+    /// What makes the passes of the model, and where its state is to lie then.
+    #[must_use]
+    pub fn passes_by(&self) -> PassesBy {
+        PassesBy::of(&self.resolved)
     }
 
     /// What a program calls the data that it brings, where it does.

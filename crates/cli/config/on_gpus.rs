@@ -1,4 +1,8 @@
-//! Whom this build trains on GPUs for.
+//! Whom this build trains on GPUs for, and what is computed there.
+
+use super::choice::{DataKind, Offload, OptimizerKind};
+use super::parts::choice;
+use super::resolve::Resolved;
 
 /// Whom this build trains on GPUs for: their device was tried on a stand-in for a driver alone so far, so each kind of GPU is tested
 /// first where nobody asked for it.
@@ -15,4 +19,27 @@ pub enum OnGpus {
     Tested,
     /// For everybody who has some.
     Everybody,
+}
+
+/// What makes the passes of a model.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PassesBy {
+    /// dtrain's own kernels.
+    Kernels,
+    /// Another program, whose state lies there if it trains on GPUs, as far as the keys tell.
+    Program(Offload),
+}
+
+impl PassesBy {
+    pub(super) fn of(r: &Resolved) -> Self {
+        if r.word("data.kind") != DataKind::Torch.name() {
+            return Self::Kernels;
+        }
+        let is_muon = r.word("optimizer.kind") == OptimizerKind::Muon.name();
+        Self::Program(match choice(r, "offload", Offload::from_name) {
+            // GPUs have no kernels for its updates.
+            Offload::Auto if is_muon => Offload::State,
+            offload => offload,
+        })
+    }
 }

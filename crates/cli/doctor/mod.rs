@@ -3,6 +3,7 @@
 //! Foreign libraries are only opened in child processes (`probe`), so that one that crashes or hangs is a line of the
 //! report and not the end of it. Nothing here prints.
 
+mod amd;
 mod check;
 mod clock;
 mod gpus;
@@ -55,5 +56,6 @@ pub fn examine(asked: &Doctor) -> Report {
     checks.push(clock::check());
     checks.push(videos::check());
     checks.extend(seen.checks);
+    checks.extend(amd::checks());
     Report { checks, cpu, gpu: seen.missing, gpus: seen.usable }
 }

@@ -1,56 +1,30 @@
 //! From the key `devices` and what the host has to what its ranks train on, or to why they cannot.
 
+use super::amd::AmdGpus;
+use super::brought::OfProgram;
+use super::chosen::{Auto, Chosen, Refused, are_here};
 use super::inventory::Inventory;
-use super::judged::{Judged, TestVerdict};
-use crate::config::{Config, CudaList, Devices, OnGpus, Precision, Problem};
-use crate::external::is_external;
-use crate::report::bytes;
+use super::judged::Judged;
+use super::rocm;
+use crate::config::{Config, CudaList, Devices, Offload, OnGpus, PassesBy, Problem};
+use crate::external::BuiltFor;
 use dtrain_locate::{Refusal, Visible, visible};
-use dtrain_telemetry::{GPU_INTERVAL, Gpu, GpuWatch, Gpus};
-use dtrain_types::{Bytes, counted};
-use std::path::PathBuf;
-use std::sync::Arc;
-
-/// What the ranks of this host train on.
-#[derive(Clone, Debug, PartialEq)]
-pub enum Chosen {
-    /// The CPU, and why, where the user left it to dtrain.
-    Cpu {
-        /// For people; nothing where the user asked for the CPU.
-        why: Option<String>,
-    },
-    /// These GPUs.
-    Gpus {
-        /// In the order of ranks.
-        list: CudaList,
-        /// What NVML told of them, in the same order; nothing where there is no NVML.
-        gpus: Vec<Gpu>,
-        /// Where NVML is.
-        nvml: Option<PathBuf>,
-        /// For people; nothing where the user named them.
-        why: Option<String>,
-    },
-}
-
-/// What `devices: auto` may come to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Auto {
-    /// GPUs, if a test of them has passed.
-    ByTest,
-    /// The CPU alone, for this reason.
-    Cpu(&'static str),
-}
+use dtrain_types::counted;
 
 /// What the choice depends on.
 pub struct Host<C, I, V> {
     /// Whom this build trains on GPUs for.
     pub trains: OnGpus,
-    /// A cheap count of the GPUs that may be used.
+    /// A cheap count of NVIDIA's GPUs that may be used.
     pub count: C,
     /// All that can be known of them, which may take seconds.
     pub inventory: I,
     /// Whether they compute what they should, which may take a minute.
     pub verdict: V,
+    /// The program that makes the passes, where another one does.
+    pub program: OfProgram,
+    /// AMD's GPUs.
+    pub amd: AmdGpus,
 }
 
 const WAY_OUT: &str =
@@ -64,29 +38,47 @@ pub fn choose<C: Fn() -> u32, I: FnOnce() -> Inventory, V: FnOnce(&CudaList) -> 
     auto: Auto,
     host: Host<C, I, V>,
 ) -> Result<Chosen, Problem> {
-    choose_devices(config, auto, host)?.suits(config)
+    let chosen = devices_of(&config.world.devices, config.passes_by(), auto, host);
+    chosen.map_err(|(message, hint)| config.problem("devices", message).hint(hint))?.suits(config)
 }
 
-fn choose_devices<C: Fn() -> u32, I: FnOnce() -> Inventory, V: FnOnce(&CudaList) -> Judged>(
-    config: &Config,
+/// How many GPUs `auto` or `all` comes to; 0 where [`choose`] takes the CPU or refuses.
+pub fn count<C: Fn() -> u32, I: FnOnce() -> Inventory, V: FnOnce(&CudaList) -> Judged>(
+    devices: &Devices,
+    passes: PassesBy,
+    host: Host<C, I, V>,
+) -> u32 {
+    let chosen = devices_of(devices, passes, Auto::ByTest, host);
+    chosen.ok().and_then(|chosen| chosen.cuda()).map_or(0, |list| list.numbers().len() as u32)
+}
+
+fn devices_of<C: Fn() -> u32, I: FnOnce() -> Inventory, V: FnOnce(&CudaList) -> Judged>(
+    devices: &Devices,
+    passes: PassesBy,
     auto: Auto,
     host: Host<C, I, V>,
-) -> Result<Chosen, Problem> {
-    let problem = |(message, hint): (String, String)| config.problem("devices", message).hint(hint);
-    let (word, needed) = match &config.world.devices {
+) -> Result<Chosen, Refused> {
+    if passes != PassesBy::Kernels && host.program.built_for == BuiltFor::Amd {
+        return rocm::choose(devices, auto, &host.amd, host.program.reaches);
+    }
+    let strangers = strangers(&host.amd, passes);
+    let (word, needed) = match devices {
         Devices::Cpu => return Ok(Chosen::Cpu { why: None }),
-        Devices::Cuda(list) => return cuda(list, host.trains, &(host.inventory)()).map_err(problem),
+        Devices::Cuda(list) => {
+            let inventory = (host.inventory)();
+            let chosen = cuda(list, host.trains, &inventory);
+            return chosen.map_err(|refused| strangers.filter(|_| inventory.is_bare()).unwrap_or(refused));
+        }
         Devices::Auto => ("auto", false),
         Devices::All => ("all", true),
     };
+    let cores = |words: String| Ok(Chosen::Cpu { why: Some(format!("{word}: {words}")) });
+    let none = || strangers.as_ref().map_or("no GPU is here".to_owned(), |(words, _)| words.clone());
     let there = |words: &str| match (host.count)() {
-        0 => format!("{word}: no GPU is here"),
-        1 => format!("{word}: one GPU is here, and {words}"),
-        some => format!("{word}: {some} GPUs are here, and {words}"),
+        0 => none(),
+        some => format!("{}, and {words}", are_here(some as usize)),
     };
-    // Another program's passes were not tested.
-    let trains = if is_external(config) { host.trains.min(OnGpus::WhoAsks) } else { host.trains };
-    let stays = match (trains, needed, auto) {
+    let stays = match (host.trains, needed, auto) {
         (OnGpus::Nobody, ..) => Some("this version does not train on GPUs yet"),
         (_, false, Auto::Cpu(why)) => Some(why),
         (OnGpus::WhoAsks, false, Auto::ByTest) => {
@@ -95,42 +87,56 @@ fn choose_devices<C: Fn() -> u32, I: FnOnce() -> Inventory, V: FnOnce(&CudaList)
         (OnGpus::WhoAsks, true, _) | (OnGpus::Tested | OnGpus::Everybody, ..) => None,
     };
     if let Some(words) = stays {
-        return Ok(Chosen::Cpu { why: Some(there(words)) });
+        return cores(there(words));
     }
-    let is_tested = trains == OnGpus::Tested && !needed;
+    let is_tested = host.trains == OnGpus::Tested && !needed;
     if is_tested && (host.count)() == 0 {
-        return Ok(Chosen::Cpu { why: Some(format!("{word}: no GPU is here")) });
+        return cores(none());
+    }
+    let is_asked = matches!(passes, PassesBy::Program(_)) && !needed;
+    if let Some(Err(why)) = is_asked.then(host.program.reaches) {
+        return cores(there(&why));
     }
     let inventory = (host.inventory)();
-    let nothing_here = inventory.on_bus == 0 && inventory.driver.found.is_none();
     match every(&inventory) {
+        // Nothing of dtrain's own runs on them.
+        Ok(chosen) if is_tested && state_is_with_the_host(passes, host.program.kernels) => {
+            Ok(chosen.untested("PyTorch alone computes there: the state is in the host's memory"))
+        }
         Ok(chosen) if is_tested => Ok(chosen.judged(host.verdict)),
         Ok(chosen) => Ok(chosen),
-        Err(_) if nothing_here => Ok(Chosen::Cpu { why: Some(format!("{word}: no GPU is here")) }),
-        Err(refused) if needed => Err(problem(refused)),
-        Err((message, _)) => Ok(Chosen::Cpu { why: Some(format!("{word}: {message}")) }),
+        Err(_) if inventory.is_bare() => match strangers {
+            Some(strangers) if needed => Err(strangers),
+            _ => cores(none()),
+        },
+        Err(refused) if needed => Err(refused),
+        Err((message, _)) => cores(message),
     }
 }
 
-/// How many GPUs `auto` or `all` comes to; 0 where [`choose`] takes the CPU or refuses.
-pub fn count<C: Fn() -> u32, I: FnOnce() -> Inventory, V: FnOnce(&CudaList) -> Judged>(
-    devices: &Devices,
-    host: Host<C, I, V>,
-) -> u32 {
-    let is_tested = host.trains == OnGpus::Tested && *devices == Devices::Auto;
-    let asks = matches!(host.trains, OnGpus::Nobody | OnGpus::WhoAsks) && *devices == Devices::Auto;
-    if host.trains == OnGpus::Nobody || asks || (is_tested && (host.count)() == 0) {
-        return 0;
-    }
-    let chosen = every(&(host.inventory)());
-    let chosen = if is_tested { chosen.map(|chosen| chosen.judged(host.verdict)) } else { chosen };
-    match chosen {
-        Ok(Chosen::Gpus { list, .. }) => list.numbers().len() as u32,
-        Ok(Chosen::Cpu { .. }) | Err(_) => 0,
+/// Whether the state of a program's model will lie in the host's memory.
+fn state_is_with_the_host(passes: PassesBy, kernels: fn() -> Result<(), String>) -> bool {
+    match passes {
+        PassesBy::Kernels | PassesBy::Program(Offload::Nothing) => false,
+        PassesBy::Program(Offload::State) => true,
+        PassesBy::Program(Offload::Auto) => kernels().is_err(),
     }
 }
 
-type Refused = (String, String);
+/// That AMD's GPUs are here and are not for these passes.
+fn strangers(amd: &AmdGpus, passes: PassesBy) -> Option<Refused> {
+    let (why, way) = match passes {
+        PassesBy::Kernels => (
+            "dtrain's own kernels are NVIDIA's",
+            "a PyTorch program trains on them, with ROCm's PyTorch; devices=cpu trains on the cores",
+        ),
+        PassesBy::Program(_) => (
+            "this PyTorch is not ROCm's",
+            "a build of PyTorch for ROCm computes on them; devices=cpu trains on the cores",
+        ),
+    };
+    (amd.count() > 0).then(|| (format!("{}, and {why}", amd.are_here()), way.to_owned()))
+}
 
 /// All GPUs that may be used.
 fn every(inventory: &Inventory) -> Result<Chosen, Refused> {
@@ -238,127 +244,6 @@ fn out_of_range(number: u32, count: usize, inventory: &Inventory) -> Refused {
         format!("there is no cuda:{number}: {which} {many}{gpus}"),
         format!("{known}, in the order of nvidia-smi; `dtrain doctor` lists them"),
     )
-}
-
-impl Chosen {
-    /// These GPUs, if a test of them has passed; else the CPU, and why.
-    fn judged(self, verdict: impl FnOnce(&CudaList) -> Judged) -> Self {
-        let Self::Gpus { list, gpus, nvml, .. } = self else { return self };
-        let Judged { verdict, kept } = verdict(&list);
-        let (is, [they, them]) = match gpus.len() {
-            1 => ("one GPU is here".to_owned(), ["it", "it"]),
-            some => (format!("{some} GPUs are here"), ["they", "them"]),
-        };
-        let why = match (&verdict, kept) {
-            (TestVerdict::Passed, Ok(file)) => {
-                let why = Some(format!("auto: {is}, and the test of {them} has passed ({})", file.display()));
-                return Self::Gpus { list, gpus, nvml, why };
-            }
-            (TestVerdict::Passed, Err(why)) => {
-                let why =
-                    Some(format!("auto: {is}, and the test of {them} has passed; that is not kept: {why}"));
-                return Self::Gpus { list, gpus, nvml, why };
-            }
-            (TestVerdict::Failed(words), _) => format!("the test of {them} has failed: {words}"),
-            (TestVerdict::Unknown(words), _) => format!("{they} cannot be tested: {words}"),
-        };
-        Self::Cpu { why: Some(format!("auto: {is}, and {why}; devices=all trains there all the same")) }
-    }
-
-    /// The same for a configuration whose model `auto` cannot train there; it has to suit the precision too.
-    ///
-    /// *Errors*: a precision that only GPUs have.
-    pub fn unless(self, lacking: Result<(), Problem>, config: &Config) -> Result<Self, Problem> {
-        match (&self, lacking) {
-            (Self::Gpus { why: Some(_), .. }, Err(problem)) => {
-                let why = Some(format!("auto: {}", problem.message));
-                Self::Cpu { why }.suits(config)
-            }
-            _ => Ok(self),
-        }
-    }
-
-    /// Itself, if it has the precision that is asked for.
-    ///
-    /// *Errors*: a precision that only GPUs have.
-    fn suits(self, config: &Config) -> Result<Self, Problem> {
-        match (&self, config.precision) {
-            // A program of its own rounds by itself.
-            _ if is_external(config) => Ok(self),
-            (Self::Cpu { why }, halves @ (Precision::Bf16 | Precision::F16)) => {
-                let why = why.as_ref().map_or(String::new(), |why| format!(" ({why})"));
-                let words = format!("{} is for GPUs, and this host trains on its CPU{why}", halves.name());
-                let problem = config.problem("precision", words);
-                Err(problem
-                    .hint("devices=cuda:0 or devices=all trains on GPUs; precision=f32 is what a CPU has"))
-            }
-            _ => Ok(self),
-        }
-    }
-
-    /// The GPUs, if it is some.
-    #[must_use]
-    pub fn cuda(&self) -> Option<CudaList> {
-        match self {
-            Self::Cpu { .. } => None,
-            Self::Gpus { list, .. } => Some(list.clone()),
-        }
-    }
-
-    /// Begins to read the GPUs that were chosen, if there are some and they can be read.
-    #[must_use]
-    pub fn watch(&self) -> Option<Arc<GpuWatch>> {
-        let Self::Gpus { gpus, nvml: Some(library), .. } = self else { return None };
-        let numbers = gpus.iter().map(|gpu| gpu.index).collect();
-        let all = Gpus::open(library).map_err(|error| error.to_string());
-        let watch = all
-            .and_then(|all| GpuWatch::start(all, numbers, GPU_INTERVAL).map_err(|error| error.to_string()));
-        // A run goes on without readings.
-        watch.map(Arc::new).inspect_err(|error| tracing::warn!(%error, "the GPUs are not read")).ok()
-    }
-
-    /// Which of the GPUs others compute on too: that is allowed, and slow.
-    #[must_use]
-    pub fn note(&self) -> Option<String> {
-        let Self::Gpus { list, gpus, .. } = self else { return None };
-        let both = list.numbers().iter().zip(gpus);
-        let taken = both.filter(|(_, gpu)| gpu.processes.as_ref().is_some_and(|pids| !pids.is_empty()));
-        let taken: Vec<String> = taken.map(|(number, _)| format!("cuda:{number}")).collect();
-        (!taken.is_empty())
-            .then(|| format!("others compute on {} too; `dtrain doctor` shows who", taken.join(" and ")))
-    }
-
-    /// Whether the GPUs have room for their ranks, as far as NVML tells.
-    ///
-    /// *Errors*: the first one that has not, and who else uses it.
-    pub fn has_room(&self, config: &Config, a_rank: Bytes) -> Result<(), Problem> {
-        let Self::Gpus { list, gpus, .. } = self else { return Ok(()) };
-        let ranks = config.world.ranks;
-        for (number, gpu) in list.numbers().iter().zip(gpus) {
-            let here = (0..ranks).filter(|place| list.of_rank(*place, ranks) == *number).count() as u64;
-            let (Some(all), Some(used)) = (gpu.memory, gpu.now.memory_used) else { continue };
-            let (free, needed) = (all.0.saturating_sub(used.0), a_rank.0.saturating_mul(here));
-            if needed <= free {
-                continue;
-            }
-            let message = format!(
-                "cuda:{number} has {} free of {}, and {} {}",
-                bytes(free),
-                bytes(all.0),
-                if here == 1 { "1 rank needs".to_owned() } else { format!("{here} ranks need") },
-                bytes(needed)
-            );
-            let others = gpu.processes.as_deref().unwrap_or_default();
-            let others: Vec<String> = others.iter().map(ToString::to_string).collect();
-            let hint = match others.is_empty() {
-                true => "a smaller micro_batch or fewer ranks need less; `dtrain plan` shows what takes it"
-                    .to_owned(),
-                false => format!("process {} uses it: end it, or name another GPU", others.join(", ")),
-            };
-            return Err(config.problem("devices", message).hint(hint));
-        }
-        Ok(())
-    }
 }
 
 #[cfg(test)]

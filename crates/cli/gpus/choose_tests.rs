@@ -1,10 +1,14 @@
 //! The choice of devices on made-up hosts.
 
+use super::super::amd::tests::healthy as amd_gpus;
+use super::super::judged::TestVerdict;
 use super::*;
 use crate::config::Machine;
 use crate::fake_libraries;
 use dtrain_locate::{Finding, Found, Library, Origin, Refused as File, Version};
-use dtrain_telemetry::GpuReadings;
+use dtrain_telemetry::{Gpu, GpuReadings};
+use dtrain_types::Bytes;
+use std::path::PathBuf;
 
 const MIB: u64 = 1 << 20;
 
@@ -45,7 +49,7 @@ fn bare(on_bus: usize) -> Inventory {
 }
 
 fn config(arguments: &[&str]) -> Config {
-    Config::parse(None, arguments, Machine { cores: 2, gpus: |_| 0 }).unwrap()
+    Config::parse(None, arguments, Machine { cores: 2, gpus: |_, _| 0 }).unwrap()
 }
 
 fn choice(devices: &str, trains: OnGpus, inventory: Inventory) -> Result<Chosen, Problem> {
@@ -63,8 +67,19 @@ fn host_of(
     inventory: Inventory,
     verdict: impl FnOnce() -> Judged,
 ) -> Host<impl Fn() -> u32, impl FnOnce() -> Inventory, impl FnOnce(&CudaList) -> Judged> {
-    Host { trains, count: move || count, inventory: || inventory, verdict: |_: &CudaList| verdict() }
+    let (count, inventory, verdict) = (move || count, || inventory, |_: &CudaList| verdict());
+    Host { trains, count, inventory, verdict, program: STAGES, amd: AmdGpus::default() }
 }
+
+/// There is no program that makes the passes.
+const STAGES: OfProgram = OfProgram {
+    built_for: BuiltFor::Cpus,
+    reaches: || panic!("there is no program to be asked"),
+    kernels: || panic!("it is tested whether they compute, not whether they can be had"),
+};
+
+/// PyTorch for NVIDIA's GPUs, on a host that lacks nothing.
+const PYTORCH: OfProgram = OfProgram { built_for: BuiltFor::Nvidia, reaches: || Ok(()), kernels: || Ok(()) };
 
 #[track_caller]
 fn refused(devices: &str, trains: OnGpus, inventory: Inventory, words: &str) {
@@ -214,7 +229,8 @@ fn gpus_that_were_chosen_are_read_while_a_run_goes_on() {
 fn auto_and_all_begin_with_a_rank_for_each_gpu_that_they_come_to() {
     let counted = |devices: &str, trains: OnGpus, inventory: Inventory| {
         let there = inventory.gpus.as_ref().map_or(0, Vec::len) as u32;
-        count(&Devices::parse(devices).unwrap(), host_of(trains, there, inventory, passed))
+        let devices = Devices::parse(devices).unwrap();
+        count(&devices, PassesBy::Kernels, host_of(trains, there, inventory, passed))
     };
     let visible = |list: &str| Inventory { visible: Some(list.into()), ..healthy(4) };
     let mut old = healthy(4);
@@ -333,7 +349,7 @@ fn auto_is_the_gpus_where_their_test_has_passed_and_says_so_and_else_the_cpu_and
     assert!(matches!(named.unless(problem(), &config(&[])), Ok(Chosen::Gpus { .. })));
     let ranks = |verdict: TestVerdict| {
         let host = host_of(OnGpus::Tested, 2, healthy(2), || Judged { verdict, kept: kept() });
-        count(&Devices::Auto, host)
+        count(&Devices::Auto, PassesBy::Kernels, host)
     };
     assert_eq!([ranks(TestVerdict::Passed), ranks(TestVerdict::Failed("off".into()))], [2, 0]);
     // Without a sign of a GPU nothing is woken.
@@ -342,7 +358,94 @@ fn auto_is_the_gpus_where_their_test_has_passed_and_says_so_and_else_the_cpu_and
         count: || 0,
         inventory: || panic!("the driver was woken for nothing"),
         verdict: |_: &CudaList| panic!("nothing is tested"),
+        program: STAGES,
+        amd: AmdGpus::default(),
     };
     let why = Some("auto: no GPU is here".to_owned());
     assert_eq!(choose(&config(&["devices=auto"]), Auto::ByTest, nothing), Ok(Chosen::Cpu { why }));
+}
+
+/// What `auto` comes to for a PyTorch program, on a host with two GPUs of NVIDIA's.
+fn of_pytorch(settings: &[&str], program: OfProgram, verdict: impl FnOnce() -> Judged) -> Chosen {
+    let config = config(&[&["data.kind=torch", "devices=auto"], settings].concat());
+    let host = Host { program, ..host_of(OnGpus::Tested, 2, healthy(2), verdict) };
+    choose(&config, Auto::ByTest, host).unwrap()
+}
+
+#[test]
+fn auto_of_a_pytorch_program_is_the_gpus_whose_test_has_passed_or_on_which_nothing_of_dtrain_runs() {
+    let untested = || panic!("PyTorch is not tested");
+    let Chosen::Gpus { list, why, .. } = of_pytorch(&[], PYTORCH, passed) else { panic!("on the CPU") };
+    assert_eq!(list.to_string(), "cuda:0,1");
+    assert_eq!(why.unwrap(), "auto: 2 GPUs are here, and the test of them has passed (/cache/gpu.json)");
+    let lacking = OfProgram { kernels: || Err("NVRTC: not found".to_owned()), ..PYTORCH };
+    for (settings, program) in
+        [(&["offload=state"][..], PYTORCH), (&["optimizer.kind=muon"], PYTORCH), (&[], lacking)]
+    {
+        let Chosen::Gpus { why, .. } = of_pytorch(settings, program, untested) else { panic!("on the CPU") };
+        let words =
+            "auto: 2 GPUs are here, and PyTorch alone computes there: the state is in the host's memory";
+        assert_eq!(why.as_deref(), Some(words), "{settings:?}");
+    }
+    // Who wants the state there wants the test.
+    let failed = || Judged { verdict: TestVerdict::Failed("off".into()), kept: Ok("/cache/gpu.json".into()) };
+    for settings in [&[][..], &["offload=none"]] {
+        let words = "auto: 2 GPUs are here, and the test of them has failed: off; devices=all trains there all the same";
+        assert_eq!(of_pytorch(settings, PYTORCH, failed), Chosen::Cpu { why: Some(words.into()) });
+    }
+    assert!(
+        of_pytorch(&["offload=none"], lacking, passed).cuda().is_some(),
+        "why not is told where it is made"
+    );
+}
+
+#[test]
+fn a_pytorch_that_computes_on_no_gpu_stays_on_the_cores_with_a_word() {
+    let cpus = OfProgram {
+        built_for: BuiltFor::Cpus,
+        reaches: || Err("PyTorch 2.9 is a build for CPUs".to_owned()),
+        ..PYTORCH
+    };
+    let untested = || panic!("the GPUs are not tested");
+    let why = Some("auto: 2 GPUs are here, and PyTorch 2.9 is a build for CPUs".to_owned());
+    assert_eq!(of_pytorch(&[], cpus, untested), Chosen::Cpu { why: why.clone() });
+    assert_eq!(of_pytorch(&["offload=state"], cpus, untested), Chosen::Cpu { why });
+    let passes = PassesBy::Program(Offload::Auto);
+    let ranks = |program: OfProgram| {
+        let host = Host { program, ..host_of(OnGpus::Tested, 2, healthy(2), passed) };
+        count(&Devices::Auto, passes, host)
+    };
+    assert_eq!([ranks(PYTORCH), ranks(cpus)], [2, 0]);
+}
+
+#[test]
+fn gpus_of_amd_alone_are_for_a_pytorch_that_is_made_for_them() {
+    let host = |program: OfProgram| Host {
+        program,
+        amd: amd_gpus(2),
+        ..host_of(OnGpus::Tested, 0, bare(0), || panic!("there is nothing to test"))
+    };
+    let stages =
+        |devices: &str| choose(&config(&[&format!("devices={devices}")]), Auto::ByTest, host(STAGES));
+    let why = Some("auto: 2 AMD GPUs are here, and dtrain's own kernels are NVIDIA's".to_owned());
+    assert_eq!(stages("auto"), Ok(Chosen::Cpu { why }));
+    for devices in ["all", "cuda:0"] {
+        let problem = stages(devices).unwrap_err();
+        assert_eq!(problem.message, "2 AMD GPUs are here, and dtrain's own kernels are NVIDIA's");
+        assert!(problem.hint.is_some_and(|hint| hint.contains("PyTorch") && hint.contains("devices=cpu")));
+    }
+    let program = |devices: &str, program: OfProgram| {
+        let config = config(&["data.kind=torch", &format!("devices={devices}")]);
+        choose(&config, Auto::ByTest, host(program))
+    };
+    let rocm = OfProgram { built_for: BuiltFor::Amd, ..PYTORCH };
+    for devices in ["auto", "all", "cuda:0,1"] {
+        let chosen = program(devices, rocm).unwrap();
+        assert_eq!(chosen.cuda().map(|list| list.to_string()).as_deref(), Some("cuda:0,1"), "{devices}");
+    }
+    assert_eq!(count(&Devices::All, PassesBy::Program(Offload::Auto), host(rocm)), 2);
+    let why = Some("auto: 2 AMD GPUs are here, and this PyTorch is not ROCm's".to_owned());
+    assert_eq!(program("auto", PYTORCH), Ok(Chosen::Cpu { why }));
+    let problem = program("all", PYTORCH).unwrap_err();
+    assert!(problem.hint.is_some_and(|hint| hint.contains("PyTorch for ROCm")), "{}", problem.message);
 }

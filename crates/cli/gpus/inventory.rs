@@ -1,4 +1,4 @@
-//! What this host has of GPUs, as one value: what `devices` is held against.
+//! What this host has of NVIDIA's GPUs, as one value: what `devices` is held against.
 
 use super::bus::on_the_bus;
 use super::versions::oldest;
@@ -23,6 +23,12 @@ pub struct Inventory {
 }
 
 impl Inventory {
+    /// Whether there is neither a GPU of NVIDIA's nor a driver for one.
+    #[must_use]
+    pub fn is_bare(&self) -> bool {
+        self.on_bus == 0 && self.driver.found.is_none()
+    }
+
     /// That of this host. *Blocks* while the driver wakes up.
     #[must_use]
     pub fn here() -> Self {

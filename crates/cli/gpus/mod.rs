@@ -1,25 +1,33 @@
-//! The GPUs of this host: which there are, which of them a program may use, and which versions of libraries they need.
+//! The GPUs of this host: which there are, which of them a program may use, and which versions of libraries they need. NVIDIA's, for
+//! dtrain's own kernels and for other programs; AMD's, for other programs.
 //!
 //! It trains nothing; `plan.rs` says whether this build can.
 
+mod amd;
+mod brought;
 mod bus;
 mod choose;
+mod chosen;
 mod conformance;
 mod inventory;
 mod judged;
 mod listed;
 mod open;
 mod pinned;
+mod rocm;
 mod room;
 mod verdict;
 mod versions;
 
+pub use amd::{AmdGpu, AmdGpus};
+pub use brought::is_brought;
 pub use bus::on_the_bus;
-pub use choose::{Auto, Chosen, Host, choose, count};
+pub use choose::{Host, choose, count};
+pub use chosen::{Auto, Chosen};
 pub use conformance::answer as answer_test;
 pub use inventory::Inventory;
 pub use judged::{Judged, TestVerdict};
-pub use listed::listed;
+pub use listed::{hidden_by, seen_by_programs};
 pub use open::{can_compute_here, open_gpu};
 pub use pinned::{ByLibraries, KeptPins, Pinned, by_libraries};
 pub use room::{answer as answer_room, most_rows};
@@ -27,7 +35,9 @@ pub use verdict::{Asking, of_child, of_nccl};
 
 pub use versions::oldest;
 
-use crate::config::{Config, CudaList, Devices, Machine, ON_GPUS, Problem};
+use crate::config::{Config, CudaList, Devices, Machine, ON_GPUS, PassesBy, Problem};
+use brought::OfProgram;
+use listed::listed;
 use std::sync::{Mutex, PoisonError};
 
 /// This machine, as its scheduler and its limits present it.
@@ -40,7 +50,9 @@ pub fn this_machine() -> Machine {
 /// The same as one of several hosts: `auto` is no GPU there, and none is asked for their number.
 #[must_use]
 pub fn this_machine_of_several() -> Machine {
-    let gpus = |devices: &Devices| if *devices == Devices::Auto { 0 } else { count_here(devices) };
+    let gpus = |devices: &Devices, passes: PassesBy| {
+        if *devices == Devices::Auto { 0 } else { count_here(devices, passes) }
+    };
     Machine { gpus, ..this_machine() }
 }
 
@@ -58,15 +70,22 @@ pub fn choose_here(config: &Config, auto: Auto) -> Result<Chosen, Problem> {
 /// How many GPUs of this host `auto` or `all` comes to, which is how many ranks it begins with; 0 where
 /// they train on the CPU. *Blocks* as [`choose_here`].
 #[must_use]
-pub fn count_here(devices: &Devices) -> u32 {
-    count(devices, here())
+pub fn count_here(devices: &Devices, passes: PassesBy) -> u32 {
+    count(devices, passes, here())
 }
 
 fn here() -> Host<impl Fn() -> u32, impl FnOnce() -> Inventory, impl FnOnce(&CudaList) -> Judged> {
-    Host { trains: ON_GPUS, count: signs, inventory: Inventory::here, verdict: judged_once }
+    Host {
+        trains: ON_GPUS,
+        count: signs,
+        inventory: Inventory::here,
+        verdict: judged_once,
+        program: OfProgram::here(can_compute_here),
+        amd: AmdGpus::here(),
+    }
 }
 
-/// How many GPUs there may be, as far as the file system tells: those that the driver lists or, where it hides that, those on the bus;
+/// How many GPUs of NVIDIA's there may be, as far as the file system tells: those that the driver lists or, where it hides that, those on the bus;
 /// one where somebody names a folder of NVIDIA's libraries.
 fn signs() -> u32 {
     let named = u32::from(std::env::var_os("DTRAIN_LIBRARY_PATH").is_some());

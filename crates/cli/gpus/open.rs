@@ -1,6 +1,6 @@
 //! Opens GPUs: the driver and the compiler of kernels are found, the kernels come from the cache or are compiled.
 
-use super::choose::Chosen;
+use super::chosen::Chosen;
 use super::versions::oldest;
 use crate::config::{Config, CudaList, Problem};
 use dtrain_cuda::driver::{Context, Driver, Gpu, KernelCache, Loaded};

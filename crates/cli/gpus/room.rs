@@ -1,8 +1,9 @@
 //! How large a micro-batch the GPUs of this host have room for, found out by building replicas there.
 //!
-//! That is done in children, this program again, one a GPU: this process takes no memory of a GPU, and what a child took is free
+//! That is done in children, dtrain again, one a GPU: this process takes no memory of a GPU, and what a child took is free
 //! when it has ended. A child reads the configuration from its standard input and answers with one line.
 
+use super::brought::child;
 use super::open_gpu;
 use crate::arguments::RoomProbe;
 use crate::commands::print_json;
@@ -16,7 +17,7 @@ use serde_json::json;
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
 use std::path::PathBuf;
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 
 /// What a child says.
 #[derive(Debug, Serialize, Deserialize)]
@@ -48,9 +49,8 @@ pub fn most_rows(config: &Config, list: &CudaList) -> Result<Option<(u32, u32)>,
 
 fn ask(config: &Config, gpu: u32, replicas: u32) -> Result<Option<u32>, CliError> {
     let fail = |what: &str| CliError::failed(format!("cuda:{gpu}: {what}"));
-    let started = std::env::current_exe().and_then(|program| {
-        let mut child = Command::new(program);
-        child.args(["room-probe", "--gpu", &gpu.to_string(), "--replicas", &replicas.to_string()]);
+    let started = child("room-probe").and_then(|mut child| {
+        child.args(["--gpu", &gpu.to_string(), "--replicas", &replicas.to_string()]);
         // What it writes to standard error is for the terminal.
         child.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()
     });

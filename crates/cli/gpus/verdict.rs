@@ -5,6 +5,7 @@
 //! a test has judged is kept: a child that could not judge (no room, no answer) is asked again next time. It does not know what
 //! follows from a verdict.
 
+use super::brought::child;
 use super::judged::{Judged, TestVerdict};
 use super::open::Tools;
 use crate::arguments::GpuProbe;
@@ -18,7 +19,7 @@ use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 use std::sync::mpsc::channel;
 use std::time::Duration;
 
@@ -223,9 +224,8 @@ pub(super) fn answer_to<T: DeserializeOwned>(
     question: Option<String>,
     patience: Duration,
 ) -> Result<T, String> {
-    let started = std::env::current_exe().and_then(|program| {
-        let mut child = Command::new(program);
-        child.arg("gpu-probe").args(probe.words());
+    let started = child("gpu-probe").and_then(|mut child| {
+        child.args(probe.words());
         child.stdin(if question.is_some() { Stdio::piped() } else { Stdio::null() });
         child.stdout(Stdio::piped()).stderr(Stdio::null()).spawn()
     });

@@ -17,7 +17,7 @@ use std::path::PathBuf;
 #[pymodule]
 mod _native {
     #[pymodule_export]
-    use super::{export, keep, revision, settle, train};
+    use super::{alone, export, revision, settle, train};
 }
 
 /// Trains the model and the data of `program` as the words of a command line say, the script's name first.
@@ -41,10 +41,11 @@ fn train(
     })
 }
 
-/// Holds the ranks of a run, in a process that was started for that. Gives the exit code.
+/// Holds the ranks of a run, or does what these words say, the program's name first, in a process that was started for that. Gives the
+/// exit code.
 #[pyfunction]
-fn keep(py: Python<'_>) -> i32 {
-    py.detach(|| dtrain::serving::serve_if_keeper().map_or(2, exit_code))
+fn alone(py: Python<'_>, words: Vec<OsString>) -> i32 {
+    py.detach(|| exit_code(dtrain::serving::serve_alone(words)))
 }
 
 /// Everything of the gradient from this element on is final: it may travel while the rest is computed. It counts on the thread that makes

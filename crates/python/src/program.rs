@@ -12,7 +12,9 @@ use dtrain::engine::{
 };
 use dtrain::runtime::{Program, Signal};
 use dtrain::types::{Digest, ExactQuotient, Fingerprint, Key, MicroBatch, Step};
-use dtrain::{Agreement, ExternalParts, ExternalProgram, ExternalSetup, Purpose, StatePlace, Updates};
+use dtrain::{
+    Agreement, BuiltFor, ExternalParts, ExternalProgram, ExternalSetup, Purpose, StatePlace, Updates,
+};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use std::ffi::OsString;
@@ -31,12 +33,12 @@ pub struct PythonProgram {
     module: OsString,
 }
 
-/// What holds the ranks: this module alone, found where it lies, whatever is imported elsewhere.
-const KEEPER: &str = "import importlib.util, sys; \
+/// What holds the ranks, or looks at GPUs: this module alone, found where it lies, whatever is imported elsewhere.
+const ALONE: &str = "import importlib.util, sys; \
     spec = importlib.util.spec_from_file_location('dtrain._native', sys.argv[1]); \
     module = importlib.util.module_from_spec(spec); \
     spec.loader.exec_module(module); \
-    sys.exit(module.keep())";
+    sys.exit(module.alone(sys.argv[1:]))";
 
 impl PythonProgram {
     /// *Errors*: a program without a name.
@@ -98,10 +100,24 @@ impl ExternalProgram for PythonProgram {
         self.python.clone()
     }
 
-    fn keeper_program(&self) -> Program {
-        let words = ["-I", "-S", "-c", KEEPER].map(OsString::from);
+    fn dtrain_alone(&self) -> Program {
+        let words = ["-I", "-S", "-c", ALONE].map(OsString::from);
         let arguments = words.into_iter().chain([self.module.clone()]).collect();
         Program { arguments, stacks: None, ..self.python.clone() }
+    }
+
+    fn built_for(&self) -> BuiltFor {
+        let told = Python::attach(|py| self.program.getattr(py, "built_for")?.extract::<String>(py));
+        match told.as_deref() {
+            Ok("nvidia") => BuiltFor::Nvidia,
+            Ok("amd") => BuiltFor::Amd,
+            _ => BuiltFor::Cpus,
+        }
+    }
+
+    fn reaches_gpus(&self) -> Result<(), String> {
+        let why_not = Python::attach(|py| self.program.call_method0(py, "why_no_gpu")?.extract(py));
+        why_not.map_err(words).and_then(|why: Option<String>| why.map_or(Ok(()), Err))
     }
 }
 

@@ -3,7 +3,7 @@
 
 use crate::arguments::{Processes, RunProgram};
 use crate::error::CliError;
-use crate::gpus::{listed, this_machine};
+use crate::gpus::{hidden_by, seen_by_programs, this_machine};
 use crate::hosts::identity;
 use dtrain_launch::{Console, Hosts, Launch, Master, Meeting};
 use rustix::fs::{Access, access};
@@ -70,10 +70,10 @@ fn check_descriptors(processes: u32) -> Result<(), CliError> {
 }
 
 fn processes(asked: Processes) -> Result<u32, CliError> {
-    match (asked, listed()) {
+    match (asked, seen_by_programs()) {
         (Processes::Count(count), _) => Ok(count),
         (Processes::Gpu, 0) => Err(CliError::usage("--nproc gpu: this host has no visible GPU")
-            .hint("--nproc cpu starts a process per core; look at CUDA_VISIBLE_DEVICES")),
+            .hint(format!("--nproc cpu starts a process per core; look at {}", hidden_by()))),
         (Processes::Gpu | Processes::Auto, gpus @ 1..) => Ok(gpus),
         (Processes::Cpu | Processes::Auto, _) => Ok(this_machine().cores),
     }
