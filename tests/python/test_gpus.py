@@ -114,6 +114,7 @@ class OnGpus(unittest.TestCase):
         (cache / "kernels").symlink_to(kernels)
         self.environment["XDG_CACHE_HOME"] = str(cache.parent)
 
+    @in_turn(7)
     def test_auto_is_the_gpus_whose_test_has_passed_with_the_bits_of_the_cpu(self):
         on_cpu = self.train("mlp", "devices=cpu", "ranks=1").digest
         self.told_by_nvml()
@@ -197,9 +198,10 @@ class OnGpusOfAmd(unittest.TestCase):
         self.assertEqual(run.code, 0, run.words)
         return run
 
+    @in_turn(8)
     def test_pytorch_trains_there_with_the_state_in_the_hosts_memory_and_that_is_said(self):
         on_cpu = self.train("devices=cpu", "ranks=1").digest
-        for devices in ("auto", "cuda:1,0") if has_turn(1) else ("auto",):
+        for devices in ("auto", "cuda:1,0"):
             run = self.train(f"devices={devices}")
             self.assertEqual(run.digest, on_cpu, run.words)
             self.assertIn("2 ranks on cuda:", run.words)
