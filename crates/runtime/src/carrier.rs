@@ -152,7 +152,11 @@ fn serve(
                 carry(load.as_mut(), broke_off, |carriage, by| carriage.exchange(&parcel, round, by));
                 let _ = exchanged.send(parcel);
             }
-            Order::ComeHome => drop(load.take().map(|load| home.send(load))),
+            Order::ComeHome => {
+                if let Some(load) = load.take() {
+                    let _ = home.send(load);
+                }
+            }
         }
     }
 }
