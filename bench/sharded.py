@@ -219,7 +219,7 @@ def kills(arguments, networks):
     model = [*WIDE[:1], "global_batch=64", "micro_batch=16", *WIDE[3:], "model.hidden=[512,512]", f"steps={arguments.steps}"]
     words = WORDS[arguments.states[-1]]
     with tempfile.TemporaryDirectory() as folder:
-        run = Run(arguments.dtrain, folder, networks, [*model, *words, "max_restarts=1000"])
+        run = Run(arguments.dtrain, folder, networks, [*model, *words, *arguments.more, "max_restarts=1000"])
         for host in range(Run.hosts_in_all):
             run.start(host)
         run.wait_beyond(20)
