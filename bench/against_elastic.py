@@ -5,11 +5,12 @@
     python bench/against_elastic.py --rounds 2 --kills 3
     python bench/against_elastic.py --peers gloo,gloo-plain
 
-gloo is PyTorch's own DDP over groups that `torch.distributed._reconfigure` forms anew: bench/peers/gloo_reconfigure_mlp.py. One of three
-is killed (`kill -9`) and started again at once: by dtrain itself, and by this program where the others have a launcher do it. The next
-kill comes when all three train. All of them detect a silent process after a second; dtrain starts its processes, and so sees one that ends.
-A recovery is the time from the kill to the first step that the others make after it without the dead one, or with it. All do the same
-kills in turn, in each round; then each trains once undisturbed.
+gloo is PyTorch's own DDP over groups that `torch.distributed._reconfigure` forms anew: bench/peers/gloo_reconfigure_mlp.py; in
+gloo-plain survivors stay in the old group until all come to the next. One of three is killed (`kill -9`) and started again at
+once: by dtrain itself, and by this program where the others have a launcher do it. The next kill comes when all three train. All
+detect a silent process after a second; dtrain starts its processes, and so sees one that ends. A recovery is the time from the
+kill to the first step that the others make after it without the dead one, or with it. All do the same kills in turn, in each
+round; then each trains once undisturbed.
 """
 
 import argparse
@@ -58,7 +59,8 @@ class Peer:
         return subprocess.run([self.python, "-c", program], capture_output=True).returncode != 0
 
     def environment(self, port):
-        return {**os.environ, "TORCHFT_LIGHTHOUSE": f"http://localhost:{port}", "MASTER_ADDR": "localhost", "MASTER_PORT": str(port)}
+        store = {"MASTER_ADDR": "localhost", "MASTER_PORT": str(port)}
+        return {**os.environ, **store, "TORCHFT_LIGHTHOUSE": f"http://localhost:{port}"}
 
     def server(self, port):
         if self.name != "torchft":
@@ -115,7 +117,8 @@ class Groups:
         dead.send_signal(signal.SIGKILL)
         dead.wait()
         self.start(group)
-        # A step whose sums were there before the kill is made all the same: what counts comes after one that failed, or without the dead.
+        # A step whose sums were there before the kill is made all the same: what counts comes after one that failed,
+        # or without the dead.
         failed = False
         while (told := self.next()) is not None:
             if told["group"] == group or told["time"] < moment:
@@ -223,7 +226,7 @@ def main():
     parser.add_argument("--python", default=sys.executable, help="it has dtrain and torch")
     parser.add_argument("--torchft-python", help="it has torchft, dtrain and torch; without it --python")
     parser.add_argument("--dtrain", default="target/release/dtrain")
-    parser.add_argument("--peers", default="dtrain,torchft,gloo", help="of these and gloo-plain, which stays in the old group until the next")
+    parser.add_argument("--peers", default="dtrain,torchft,gloo", help="of these and gloo-plain")
     parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--kills", type=int, default=6, help="in a round")
     parser.add_argument("--steps", type=int, default=1200, help="of a round, but for dtrain")

@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
-"""The MLP of bench/torch_mlp.py under DDP, in gloo groups that regroup by the private `torch.distributed._reconfigure` of PyTorch 2.15.
+"""The MLP of bench/torch_mlp.py under DDP, in gloo groups that PyTorch 2.15 forms anew (`torch.distributed._reconfigure`, private).
 
     gloo_reconfigure_mlp.py GROUP GROUPS BATCH STEPS [plain]      # one of the processes; it prints a line of JSON after each pass
     gloo_reconfigure_mlp.py store                                 # what they meet through, until it is killed
 
-`MASTER_ADDR` and `MASTER_PORT` say where the store is. PyTorch leaves to the program who is in the next group, and who has the newest
-state: both are decided here through the store. A step has GROUPS x BATCH samples, which whoever is there divides. One that comes back is
-let in between two steps, and the state is broadcast to it. `plain` leaves out `alone`, which frees those that stand in a call of the old group.
+`MASTER_ADDR` and `MASTER_PORT` say where the store is. PyTorch leaves to the program who is in the next group, and who has the
+newest state: both are decided here through the store. A step has GROUPS x BATCH samples, which whoever is there divides. One that
+comes back is let in between two steps, and the state is broadcast to it. `plain` leaves out `alone`, which frees those that stand
+in a call of the old group.
 """
 
 import hashlib
@@ -40,7 +41,7 @@ class Group:
         dist.init_process_group("gloo", store=self.store, rank=group, world_size=groups, timeout=limit, enable_reconfigure=True)
 
     def alone(self):
-        """Leaves for a group of this process: that closes the connections of the old one, so a call that another is in fails at once."""
+        """Leaves for a group of its own: that closes the connections of the old one, so a call that another is in fails."""
         number = 1_000_000 + self.store.add("alone", 1)
         dist._reconfigure(number, [dist._get_reconfigure_handle()]).wait()
 
@@ -90,7 +91,7 @@ class Group:
         return lambda present: len(present) == self.groups
 
     def invites(self, step):
-        """The first of the group lets others in behind a step, by a word that it puts down before the step's sum: after it all find the word."""
+        """The first lets others in behind a step, by a word that it puts down before the step's sum: after it all find the word."""
         if dist.get_rank() == 0 and self.store.check([f"{self.round + 1}/knock"]):
             self.store.set(f"{self.round + 1}/open", str(step))
 
@@ -125,8 +126,8 @@ class Trainer:
         torch.manual_seed(42)
         self.group, self.batch, self.step = group, batch, 0
         self.x, self.y = torch_mlp.data(torch_mlp.SAMPLES, 1)
-        # DDP wants a group when it is made. It orders its buckets anew after the first pass, and two whose orders differ would sum
-        # other gradients: so one that comes later makes two passes alone before it joins.
+        # DDP wants a group when it is made. It orders its buckets anew after the first pass: so that all have the same order, one
+        # that comes later makes two passes alone before it joins.
         group.alone()
         self.net = torch_mlp.model()
         self.ddp = DistributedDataParallel(self.net)
@@ -140,7 +141,7 @@ class Trainer:
         F.cross_entropy(self.ddp(self.x[indices]), self.y[indices]).backward()
 
     def join(self, enough):
-        """Regroups; the same DDP goes on. True if the pass that failed here was made elsewhere: then its sum had the samples of this one."""
+        """Regroups; the same DDP goes on. True if the pass that failed here was made elsewhere, with the samples of this one."""
         newest, source, copied = self.group.regroup(self.step, enough)
         made = self.step < newest
         # Without this the first step divides by the size of the old group.
