@@ -1,11 +1,12 @@
 //! A sweep without the rest of dtrain: `sweep A B` runs the seeds A..B, `sweep A` tells the story of one.
 //!
 //! Words after that choose the world and its faults: `12x3` is 12 ranks on 3 hosts; `none`, `all` or the name of a kind is what goes
-//! wrong; `shards`, `gradients` or `parameters` is what ranks share out. A kind that is named more often is drawn more often, and `supervisor-crash:23` names it 23 times.
+//! wrong; `shards`, `gradients` or `parameters` is what ranks share out, `lazy` has its mirrors copied when
+//! ranks are back. A kind that is named more often is drawn more often, and `supervisor-crash:23` names it 23 times.
 
 use dtrain_sim::{DataPlane, FaultKind, Faults, Settings, simulate};
 use dtrain_simulations::{Limit, Sweep, sweep};
-use dtrain_types::ShardLevel;
+use dtrain_types::{Remirror, ShardLevel};
 
 /// The kinds that a word names; none if it names something else.
 fn kinds(word: &str) -> Option<Vec<FaultKind>> {
@@ -39,7 +40,7 @@ fn main() -> Result<(), String> {
     let words: Vec<String> = std::env::args().skip(1).collect();
     let number = |at: usize| words.get(at).and_then(|word| word.parse::<u64>().ok());
     let first =
-        number(0).ok_or("sweep FIRST [END] [RANKSxHOSTS] [shards|gradients|parameters] [FAULT...]")?;
+        number(0).ok_or("sweep FIRST [END] [RANKSxHOSTS] [shards|gradients|parameters] [lazy] [FAULT...]")?;
     let end = number(1);
     let mut settings = Settings::of(first);
     let mut drawn = None;
@@ -48,6 +49,8 @@ fn main() -> Result<(), String> {
             (settings.ranks, settings.nodes) = (ranks, nodes);
         } else if let Some(plane) = shared_out(word) {
             settings.plane = plane;
+        } else if word == "lazy" {
+            settings.remirror = Remirror::Lazy;
         } else {
             let more = kinds(word).ok_or_else(|| format!("{word} is no fault"))?;
             drawn.get_or_insert_with(Vec::new).extend(more);

@@ -2,7 +2,7 @@
 //!
 //! This file does not know what a data plane is; it knows who said that theirs stands.
 
-use super::slot::{After, Life, Place};
+use super::slot::{After, Life, Place, Slot};
 use super::{RESERVE_AHEAD, Reduce, Remirror, Supervisor};
 use crate::cause::{Outcome, What};
 use crate::effect::{Event, Reason, SupervisorEffect};
@@ -200,6 +200,10 @@ impl Supervisor {
         });
         let participants: Vec<Participant> = participants.collect();
         let unmirrored = if self.config.sharded == Some(Remirror::Lazy) { self.awaited(&able) } else { 0 };
+        self.slots
+            .iter_mut()
+            .filter(|(member, _)| able.contains(member))
+            .for_each(|(_, slot)| slot.took_part = true);
         self.membership = Arc::new(Membership { participants, unmirrored });
         self.generation = generation;
         self.stop = if self.stop.has(StopFlag::DRAIN) { StopFlag::DRAIN } else { StopFlag::default() };
@@ -209,11 +213,16 @@ impl Supervisor {
         self.enter(now, Phase::Form, effects);
     }
 
-    /// How many are to come back and take part beside these, of a run that has begun.
+    /// How many that were lost are to come back beside these, who hold the state.
     fn awaited(&self, able: &[MemberId]) -> u32 {
-        let has_begun = self.is_held(able.iter().map(|member| self.life(*member)));
-        let hopeful = self.slots.values().filter(|slot| slot.is_hopeful()).count();
-        if has_begun { hopeful.saturating_sub(able.len()) as u32 } else { 0 }
+        if !self.is_held(able.iter().map(|member| self.life(*member))) {
+            return 0;
+        }
+        let stays = |node: &NodeId| self.nodes.get(node).is_some_and(|view| !view.leaving);
+        let lost = |(member, slot): &(&MemberId, &Slot)| {
+            slot.took_part && slot.is_hopeful() && stays(&slot.node) && !able.contains(member)
+        };
+        self.slots.iter().filter(lost).count() as u32
     }
 
     /// Whether mirrors are missing that nobody who is to come back will have.

@@ -17,6 +17,8 @@ pub(super) struct Slot {
     pub restarts: VecDeque<Instant>,
     /// Its life was begun before ours, and obeyed this life of the supervisor when it was found.
     pub found: Option<Instance>,
+    /// Whether a life of it was in a generation.
+    pub took_part: bool,
 }
 
 /// What comes after the process of a slot.
@@ -91,7 +93,7 @@ impl Slot {
     /// An empty one, in which `before` was the newest life.
     pub fn new(node: NodeId, now: Instant, before: Incarnation) -> Self {
         let place = Place::Empty { until: now };
-        Self { node, incarnation: before, place, restarts: VecDeque::new(), found: None }
+        Self { node, incarnation: before, place, restarts: VecDeque::new(), found: None, took_part: false }
     }
 
     /// Since when we know of a process that the supervisor before us began, and that has not told us where it stands.

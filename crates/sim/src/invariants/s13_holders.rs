@@ -3,15 +3,15 @@
 
 use crate::fact::{Fact, Invariant, Life};
 use crate::job::Oracle;
-use dtrain_types::{Generation, Holding, SHARDS, Step};
-use std::collections::BTreeMap;
+use dtrain_types::{Generation, Holding, MemberId, SHARDS, Step};
+use std::collections::{BTreeMap, BTreeSet};
 
 /// What each life of the newest generations holds.
 #[derive(Default)]
 pub(super) struct HoldersAgree {
     held: BTreeMap<Generation, BTreeMap<Life, (Step, Holding)>>,
-    /// The most that there ever were.
-    most: usize,
+    /// Who ever was in a generation.
+    known: BTreeSet<MemberId>,
 }
 
 impl Invariant for HoldersAgree {
@@ -41,15 +41,19 @@ impl Invariant for HoldersAgree {
                 }
                 Ok(())
             }
+            Fact::Named(_, membership) => {
+                self.known.extend(membership.participants.iter().map(|participant| participant.member));
+                Ok(())
+            }
             Fact::Begins(generation, step, unmirrored) => {
                 let Some(lives) = self.held.get(generation) else { return Ok(()) };
                 let here = || lives.values().filter(|(at, _)| at == step).map(|(_, holding)| holding);
-                let least = match *unmirrored {
+                let lost = self.known.len().saturating_sub(here().count());
+                let least = match *unmirrored as usize {
                     0 => here().count().min(2),
-                    _ if here().count() < self.most => 1,
-                    _ => return Err(format!("all are there, and generation {generation} mirrors less")),
+                    less if less <= lost => 1,
+                    _ => return Err(format!("nobody is lost, and generation {generation} mirrors less")),
                 };
-                self.most = self.most.max(here().count());
                 let held = |shard: &u32| here().filter(|holding| holding.has(*shard)).count();
                 match (0..SHARDS).find(|shard| held(shard) < least) {
                     Some(shard) => Err(format!(
@@ -69,6 +73,8 @@ mod tests {
     use super::super::testing::{first_bad, life, oracle};
     use super::*;
     use dtrain_engine::Section;
+    use dtrain_protocol::{Membership, Participant};
+    use dtrain_types::{Incarnation, MicroRange, NodeId};
 
     #[test]
     fn a_shard_that_is_not_a_plain_runs_or_has_one_holder_is_found() {
@@ -92,8 +98,18 @@ mod tests {
         assert_eq!(first(&[held(1, &all, &bad)]), Some(0));
         assert_eq!(first(&[held(1, &all, &good), held(2, &some, &good), begins]), Some(2));
         assert_eq!(first(&[held(1, &some, &good), begins]), Some(1));
-        // Once there were two, one may wait for another one: but not for nobody, nor without a shard.
-        let two = [held(1, &all, &good), held(2, &all, &good), begins];
+        // Where there were two, one may wait for the other: but not for nobody, nor without a shard.
+        let participant = |member| Participant {
+            member: MemberId(member),
+            incarnation: Incarnation(1),
+            node: NodeId(0),
+            address: None,
+            sees_run_folder: true,
+            range: MicroRange { lo: 0, hi: 4 },
+        };
+        let members = Membership { participants: vec![participant(1), participant(2)], unmirrored: 0 };
+        let two = [Fact::Named(Generation(3), &members), held(1, &all, &good), held(2, &all, &good)];
+        assert_eq!(first(&[&two[..], &[begins]].concat()), None);
         assert_eq!(first(&[&two[..], &[lazily]].concat()), Some(3));
         let one = |holding| Fact::Held {
             life: life(1, 1),
