@@ -2,7 +2,7 @@
 
 use dtrain_sim::{DataPlane, Settings, simulate};
 use dtrain_simulations::{Limit, Sweep, sweep};
-use dtrain_types::ShardLevel;
+use dtrain_types::{Remirror, ShardLevel};
 
 fn swept(settings: Settings, seeds: u64) {
     std::panic::set_hook(Box::new(|_| {}));
@@ -35,4 +35,9 @@ fn seeds_that_once_broke_something_break_nothing_any_more() {
     swept(Settings::of(209_784), 1);
     // Of ranks that all waited in a collective the supervisor took another one than the one that had hung until a moment before.
     swept(Settings { plane: DataPlane::Shards(ShardLevel::Optimizer), ..Settings::of(403_555) }, 1);
+    // A rank that was being given a state began the run anew with what it had of it, once the rest was lost.
+    for (seed, level) in [(602_370, ShardLevel::Gradients), (604_466, ShardLevel::Optimizer)] {
+        let plane = DataPlane::Shards(level);
+        swept(Settings { plane, remirror: Remirror::Lazy, ..Settings::of(seed) }, 1);
+    }
 }

@@ -51,6 +51,8 @@ impl Supervisor {
             activity: Activity::Idle,
             applied: None,
             holding: Holding::default(),
+            // Nobody knows what a life was told that another supervisor began.
+            was_given: asked,
             bootstrap: None,
             refused: false,
         }));
@@ -228,7 +230,7 @@ impl Supervisor {
     /// Whether mirrors are missing that nobody who is to come back will have.
     fn lacks_mirrors(&self) -> bool {
         let able: Vec<MemberId> = self.able().collect();
-        self.membership.unmirrored > self.awaited(&able)
+        self.membership.unmirrored > 0 && self.membership.unmirrored > self.awaited(&able)
     }
 
     /// Whether all have left what was before, and told every step that they made.
@@ -251,13 +253,13 @@ impl Supervisor {
         }
     }
 
-    /// Nobody goes on with a part of a state whose rest is lost: those who hold one begin anew, with the others.
-    fn give_up_parts(&mut self, now: Instant, effects: &mut Vec<SupervisorEffect>) {
-        let holders = self.lives().filter(|(_, life)| life.applied.is_some());
-        let holders: Vec<MemberId> = holders.map(|(member, _)| member).collect();
-        self.together(now, effects, |this, effects| {
-            holders.into_iter().for_each(|member| this.lost(now, member, What::HoldsPart, effects));
-        });
+    /// Those who have a part of a state whose rest is lost, or may have; none where all of it is there.
+    fn have_parts(&self) -> Vec<MemberId> {
+        if self.config.sharded.is_none() || self.is_held(self.lives().map(|(_, life)| life)) {
+            return Vec::new();
+        }
+        let parts = self.lives().filter(|(_, life)| life.applied.is_some() || life.was_given);
+        parts.map(|(member, _)| member).collect()
     }
 
     /// Names the resume point.
@@ -267,8 +269,12 @@ impl Supervisor {
         }
         let stands: Vec<(MemberId, Step)> =
             self.lives().filter_map(|(member, life)| Some((member, life.applied?))).collect();
-        if !stands.is_empty() && !self.is_held(self.lives().map(|(_, life)| life)) {
-            return self.give_up_parts(now, effects);
+        let parts = self.have_parts();
+        if !parts.is_empty() {
+            // Nobody goes on with them: who has some begins anew, with the others.
+            return self.together(now, effects, |this, effects| {
+                parts.into_iter().for_each(|member| this.lost(now, member, What::HoldsPart, effects));
+            });
         }
         let Some((_, step)) = stands.iter().copied().max_by_key(|(_, step)| *step) else {
             if !self.settle_checkpoints(now, effects) {
@@ -299,6 +305,10 @@ impl Supervisor {
             // Who stands at the step before it has measured this one: it makes the update when it hears of it.
             let holdings = self.lives().map(|(_, life)| life.holding.clone());
             let source = StateSource::Shards(holdings.collect());
+            for participant in &self.membership.participants {
+                let slot = self.slots.get_mut(&participant.member);
+                slot.and_then(Slot::life_mut).into_iter().for_each(|life| life.was_given = true);
+            }
             return self.sync(now, ResumePoint { step, source }, effects);
         }
         let holds = |life: &Life| life.applied == Some(step);

@@ -64,6 +64,8 @@ pub(super) struct Life {
     pub applied: Option<Step>,
     /// What it holds of its state.
     pub holding: Holding,
+    /// Others gave it their shards of a state, or may have: without a state of its own it has parts of one in memory, and cannot begin a run.
+    pub was_given: bool,
     /// What it made for its generation to meet.
     pub bootstrap: Option<Bootstrap>,
     /// It takes no part: its fingerprint does not fit, or its node leaves. It is told to go.

@@ -68,7 +68,7 @@ pub struct Settings {
     pub nodes: u32,
     /// How they reach one another.
     pub plane: DataPlane,
-    /// When shards have as many holders again of which one was lost. No seed draws it.
+    /// When shards have as many holders again of which one was lost.
     pub remirror: Remirror,
     /// How many steps are made.
     pub steps: u64,
@@ -112,7 +112,11 @@ impl Settings {
             (DataPlane::Drawn, _) => (DataPlane::Links, self.nodes),
             (given, _) => (given, self.nodes),
         };
-        Self { plane, nodes, ..self }
+        let remirror = match (self.plane, self.seed.0 / 12 % 2) {
+            (DataPlane::Drawn, 1) => Remirror::Lazy,
+            _ => self.remirror,
+        };
+        Self { plane, nodes, remirror, ..self }
     }
 }
 
