@@ -53,6 +53,18 @@ def _same_bits(one: torch.Tensor, other: torch.Tensor) -> bool:
     return torch.equal(one.view(torch.int32), other.view(torch.int32))
 
 
+def _add(one: Optional[torch.Tensor], other: Optional[torch.Tensor], to: torch.Tensor) -> None:
+    """Writes the sum of two gradients, as numbers of the state. One that did not come is zeros, which make 0.0 of -0.0."""
+    if one is not None and other is not None and one.dtype == other.dtype == to.dtype:
+        torch.add(one, other, out=to)
+        return
+    if one is None:
+        to.zero_()
+    else:
+        to.copy_(one)
+    to.add_(0.0 if other is None else other)
+
+
 def digest(tensor: torch.Tensor) -> str:
     """Eight letters that tell one tensor's bits from another's."""
     flat = tensor.detach().cpu().contiguous().reshape(-1)
@@ -128,6 +140,9 @@ class FlatModule:
         self.may_settle = True
         self._open, self._told = 0, 0
         self._first_gradient, self._stats_then = True, torch.empty(0)
+        #: The gradient of a pass that is added to that of the next one, tensor by tensor, and its statistics.
+        self._held: Optional[List[Optional[torch.Tensor]]] = None
+        self._holds, self._held_sums = False, torch.empty(0)
 
     def _sort_buffers(self, patterns: Sequence[str]) -> None:
         unmet = set(patterns)
@@ -241,14 +256,22 @@ class FlatModule:
             self._first_gradient = False
             if self._seen[number]:
                 self.may_settle = False
-                if self._told <= self.offsets[number][0]:
+                if self._told <= self.offsets[number][0] or self._held is not None:
                     raise ValueError(_AS_IN_THE_TRIAL.format(f"the gradient of {self.parameters[number][0]} comes in two parts"))
                 self._views[number].add_(gradient)
-            else:
+                return
+            self._seen[number] = 1
+            if self._holds and self._held is not None:
+                # It is nobody else's: PyTorch has made it in this pass.
+                self._held[number] = gradient
+                return
+            if self._held is None:
                 self._views[number].copy_(gradient)
-                self._seen[number] = 1
-                if self.settle is not None and number + 1 == self._open:
-                    self._pass_on(self.settle)
+            else:
+                held, self._held[number] = self._held[number], None
+                _add(held, gradient, self._views[number])
+            if self.settle is not None and number + 1 == self._open:
+                self._pass_on(self.settle)
 
         return take
 
@@ -259,7 +282,7 @@ class FlatModule:
         begin = self.offsets[self._open][0]
         if self._told - begin >= _PART:
             if self._told > self.length and self.stats_length:
-                self._sums.copy_(self._flat_stats).mul_(self._rows)
+                self._sums.copy_(self._weighted_statistics())
             settle(begin)
             self._told = begin
 
@@ -290,8 +313,15 @@ class FlatModule:
         self._bound = (0, -1)
         self._slots.clear()
 
-    def begin(self, to: int, rows: int) -> None:
-        """Gradients of the next pass go to this address; statistics are weighted by the rows."""
+    def begin(self, to: Optional[int], rows: int) -> None:
+        """Gradients of the next pass go to this address, where those are added that are held; without one they are held. Statistics are
+        weighted by the rows."""
+        self._seen, self._rows = bytearray(len(self.parameters)), rows
+        self._open, self._told, self._first_gradient = len(self.parameters), self.length + self.stats_length, True
+        self._holds = to is None
+        if to is None:
+            self._held = [None] * len(self.parameters)
+            return
         slot = self._slots.get(to)
         if slot is None:
             if len(self._slots) >= 256:
@@ -299,16 +329,17 @@ class FlatModule:
             flat = at(to, self.length + self.stats_length, self.home)
             views = [flat[begin:end].view(parameter.shape) for (_, parameter), (begin, end) in zip(self.parameters, self.offsets)]
             slot = self._slots[to] = (views, flat[self.length :])
-        self._views = slot[0]
-        self._seen = bytearray(len(self.parameters))
-        self._sums, self._rows = slot[1], rows
-        self._open, self._told, self._first_gradient = len(self.parameters), self.length + self.stats_length, True
+        self._views, self._sums = slot
 
     def end(self) -> None:
         """The pass is over: what had no gradient gets zeros."""
         for number, seen in enumerate(self._seen):
-            if not seen:
+            if seen or self._holds:
+                continue
+            if self._held is None:
                 self._views[number].zero_()
+            else:
+                _add(self._held[number], None, self._views[number])
         if self.stats_length:
             for buffer, place in zip(self.statistics, self._places):
                 if buffer.tensor is not place:
@@ -316,17 +347,25 @@ class FlatModule:
                     buffer.put(place)
             if self.settle is None and not _same_bits(self._flat_stats, self._stats_then):
                 self.may_settle = False
-            sums = self._flat_stats * self._rows
-            if self._told > self.length:
+            sums = self._weighted_statistics()
+            if self._holds:
+                self._held_sums = sums
+            elif self._told > self.length:
                 self._sums.copy_(sums)
             elif not _same_bits(self._sums, sums):
                 raise ValueError(_AS_IN_THE_TRIAL.format("a running statistic changes in the backward pass"))
+        if not self._holds:
+            self._held = None
         for buffer, tensor, version in self._versions:
             if buffer.tensor is not tensor or tensor._version != version:
                 raise ValueError(
                     f"buffer {buffer.name} changed in training, and dtrain takes it for a constant\n"
                     f"hint: buffers=[{buffer.name!r}] makes it a running statistic: the mean of what the micro-batches of a step leave behind"
                 )
+
+    def _weighted_statistics(self) -> torch.Tensor:
+        own = self._flat_stats * self._rows
+        return own if self._holds or self._held is None else self._held_sums + own
 
     def evaluating(self) -> None:
         """Turns to evaluation."""

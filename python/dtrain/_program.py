@@ -285,11 +285,19 @@ class Program:
         """These samples will be asked for."""
         self.reader.announce((step, micro_batch), indices)
 
+    @property
+    def at_once(self) -> int:
+        """How many micro-batches :meth:`compute` is given: two, where the trial has shown that their gradients can be added as they come up."""
+        return 2 if self.flat.settle is not None and self.device.type == "cpu" else 1
+
     @_in_own_words
-    def compute(self, place: Place, state: State, to: int, scale: float, indices: List[int]) -> Tuple[float, float, int, int]:
-        """A micro-batch of the training: its gradient goes to an address of the host."""
-        loss, weight = self._computed(place, state, to, None if scale == 1.0 else scale, indices)
-        return loss.item(), float(weight), 0, 0
+    def compute(self, given: List[Tuple[Place, List[int]]], state: State, to: int, scale: float) -> List[Tuple[float, float, int, int]]:
+        """A micro-batch of the training, or two: the sum of their gradients goes to an address of the host."""
+        told = []
+        for left, (place, indices) in zip(reversed(range(len(given))), given):
+            loss, weight = self._computed(place, state, to if left == 0 else None, None if scale == 1.0 else scale, indices)
+            told.append((loss.item(), float(weight), 0, 0))
+        return told
 
     @_in_own_words
     def compute_there(self, place: Place, state: State, places: Tuple[int, int, Optional[int]], indices: List[int]) -> None:
@@ -310,15 +318,15 @@ class Program:
                 told[1].fill_(weight)
             told[2].fill_(0.0)
 
-    def _computed(self, place: Place, state: State, to: int, scale: Any, indices: List[int]) -> Tuple[Any, Any]:
+    def _computed(self, place: Place, state: State, to: Optional[int], scale: Any, indices: List[int]) -> Tuple[Any, Any]:
         self._set_threads()
         self.flat.read_state(*state)
         self._kept = None
         self._applied = state[0]
         return self._pass(place, self.reader.take(place, indices), to, scale, len(indices))
 
-    def _pass(self, place: Place, batch: Any, to: int, scale: Any, rows: int) -> Tuple[Any, Any]:
-        """Loss and weight of a micro-batch, and its gradient at an address. ``scale`` is what the loss is multiplied by before, if it is."""
+    def _pass(self, place: Place, batch: Any, to: Optional[int], scale: Any, rows: int) -> Tuple[Any, Any]:
+        """Loss and weight of a micro-batch, and its gradient at an address, or held. ``scale`` is what the loss is multiplied by before, if it is."""
         self.flat.begin(to, rows)
         seed_all(seed_of(self.seed, COMPUTING, place))
         self._scale = scale

@@ -82,5 +82,72 @@ class Settling(unittest.TestCase):
         self.assertFalse(flat.may_settle)
 
 
+class Both(Twice):
+    """It leaves out a layer where the first sample says so, and has weights in half."""
+
+    def __init__(self):
+        super().__init__()
+        self.short = torch.nn.Linear(300, 300, dtype=torch.bfloat16)
+
+    def forward(self, x):
+        made = self.short(self.norm(self.first(x)).bfloat16()).float()
+        return self.last(made if x[0, 0] > 0 else self.wide(made)).sum() * 0.1
+
+
+class TwoAtOnce(unittest.TestCase):
+    def parts(self, flat, state, memory, xs):
+        """The gradient of one, or of the sum of two."""
+        for x, to in zip(xs, [None] * (len(xs) - 1) + [memory.data_ptr()]):
+            flat.read_state(0, *(part.data_ptr() for part in state))
+            flat.begin(to, len(x))
+            flat.net(x).backward()
+            flat.end()
+        return memory.clone()
+
+    def test_have_the_bits_of_two_gradients_and_their_sum(self):
+        flat, memory, told, _ = made(Both)
+        x = torch.randn(7, 8, generator=torch.Generator().manual_seed(3))
+        without, with_wide = x[:4].clone(), x[4:].clone()
+        without[0, 0], with_wide[0, 0] = 1.0, -1.0
+        for pair in ([without, with_wide], [with_wide, without], [without, without], [with_wide, with_wide]):
+            one, other = [self.parts(flat, flat.kept_alive, memory, [x]) for x in pair]
+            memory.fill_(float("nan"))
+            told.clear()
+            both = self.parts(flat, flat.kept_alive, memory, pair)
+            self.assertTrue(torch.equal(both.view(torch.int32), (one + other).view(torch.int32)))
+            self.assertGreaterEqual(len(told), 1)
+            for begin, then in told:
+                self.assertTrue(torch.equal(both[begin:], then), f"from {begin} on")
+
+    def test_zeros_make_no_negative_zero(self):
+        flat, memory, _, _ = made(Twice)
+        for parameters in flat.kept_alive:
+            parameters.zero_()
+        # All but the last layer see zeros, and -0.0 times them is what they have.
+        x = -torch.ones(4, 8)
+        one = self.parts(flat, flat.kept_alive, memory, [x])
+        both = self.parts(flat, flat.kept_alive, memory, [x, x])
+        self.assertTrue(torch.equal(both.view(torch.int32), (one + one).view(torch.int32)))
+        view = torch.full((2,), float("nan"))
+        from dtrain._flat import _add
+
+        for pair in ([None, torch.tensor([-0.0, 1.0])], [torch.tensor([-0.0, 1.0]), None]):
+            _add(*pair, view)
+            self.assertEqual(view.view(torch.int32)[0].item(), 0)
+            self.assertEqual(view[1].item(), 1.0)
+
+    def test_are_not_for_gradients_that_come_in_parts(self):
+        flat, memory, _, _ = made(Twice)
+        for to in (None, memory.data_ptr()):
+            flat.begin(None, 4)
+            flat.net(torch.ones(4, 8)).backward()
+            if to is not None:
+                flat.end()
+                flat.begin(to, 4)
+                flat.net(torch.ones(4, 8)).backward()
+            with self.assertRaisesRegex(ValueError, "in two parts"):
+                flat.net(torch.ones(4, 8)).backward()
+
+
 if __name__ == "__main__":
     unittest.main()

@@ -11,7 +11,7 @@ use dtrain_cuda::driver::Gpu;
 use dtrain_cuda::{CudaDevice, kernels};
 use dtrain_engine::cpu::Cpu;
 use dtrain_engine::{DeviceReplica, EngineError, ExternalReplica, LossScaling};
-use dtrain_types::Fingerprint;
+use dtrain_types::{Fingerprint, Wire};
 use std::sync::Arc;
 
 /// A replica of an external model and what is known of it beside.
@@ -99,6 +99,9 @@ impl Plan {
         let replica = ExternalReplica::blank(cpu, program.passes(), &tensors, self.scaling(), rule);
         let mut replica = replica.map_err(|error| self.misfit(&error))?;
         replica.begin_with(&parameters, &stats);
+        if self.config.wire != Wire::F32 {
+            replica.take_one_at_a_time();
+        }
         self.complete(&mut replica)?;
         Ok(ExternalBuilt { replica, fingerprint, device, agreement })
     }

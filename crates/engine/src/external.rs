@@ -8,7 +8,7 @@
 //! This file does not know the program, what its batches hold, or how it comes by them: the inputs of a batch are passed on.
 
 use crate::about::{About, BufferLengths};
-use crate::batch::{BatchFigures, BatchView, EvaluationCounts, Inputs};
+use crate::batch::{BatchFigures, BatchView, EvaluationCounts, Inputs, Targets};
 use crate::device::LossSums;
 use crate::error::EngineError;
 use crate::gradient::{Gradient, MicroBatchGroup};
@@ -68,16 +68,23 @@ pub struct ExternalBatch<'a> {
 
 /// The passes of a model that another program makes.
 pub trait ExternalModel: Send {
-    /// Computes the loss of a micro-batch and overwrites all of `gradient`: with the gradient of the *sum* of weighted losses, times
-    /// the scale, and behind it, for each running statistic, its value after the micro-batch times the rows.
+    /// Computes the losses of some micro-batches that follow one another, and overwrites all of `gradient`: with the gradient of the *sum*
+    /// of weighted losses, times the scale, and behind it, for each running statistic, its value after the micro-batch times the rows. Of
+    /// two it is the sum of what each gives alone, element by element. `sums` has a place for each.
     ///
     /// *Order*: the bits depend on the arguments alone. *Errors*: [`EngineError::External`]; `gradient` then holds anything.
     fn compute(
         &mut self,
         state: StateView<'_>,
-        batch: ExternalBatch<'_>,
+        batches: &[ExternalBatch<'_>],
         gradient: &mut dyn Gradient,
-    ) -> Result<LossSums, EngineError>;
+        sums: &mut [LossSums],
+    ) -> Result<(), EngineError>;
+
+    /// How many micro-batches it takes at once: 1, or 2, where adding a gradient as it comes up spares a pass over its memory.
+    fn at_once(&self) -> u32 {
+        1
+    }
 
     /// Makes an update, where the rule is [`Rule::External`].
     ///
@@ -107,6 +114,8 @@ pub struct ExternalReplica<D: HostDevice> {
     about: About,
     state: HostState<D>,
     model: Box<dyn ExternalModel>,
+    /// The inputs of the micro-batch that is taken together with the next one.
+    first: FirstOfTwo,
     /// Running statistics without the loss scale.
     stats: usize,
 }
@@ -186,8 +195,14 @@ impl<D: HostDevice> ExternalReplica<D> {
             activations: 0,
             scratch: HostState::<D>::scratch(&optimizer, &layout),
         };
-        let about = About::of_program(layout, &lengths, model.metrics());
-        Ok(Self { about, state, model, stats })
+        let mut about = About::of_program(layout, &lengths, model.metrics());
+        about.group = model.at_once();
+        Ok(Self { about, state, model, first: FirstOfTwo::default(), stats })
+    }
+
+    /// Has it take one micro-batch at a time: where each gradient is rounded for itself.
+    pub fn take_one_at_a_time(&mut self) {
+        self.about.group = 1;
     }
 
     /// Gives it its first parameters and running statistics. *Panics* if they have another length.
@@ -224,8 +239,16 @@ impl<D: HostDevice> Replica for ExternalReplica<D> {
         &self.about
     }
 
-    fn prefetch(&mut self, _: &MicroBatchGroup, _: MicroBatch, _: &BatchView<'_>) -> Result<(), EngineError> {
-        // The program reads ahead for itself.
+    /// The program reads ahead for itself: what is noted is what belongs to the first of two.
+    fn prefetch(
+        &mut self,
+        group: &MicroBatchGroup,
+        _: MicroBatch,
+        batch: &BatchView<'_>,
+    ) -> Result<(), EngineError> {
+        if group.micro_batches.len() > 1 {
+            self.first.lay(batch);
+        }
         Ok(())
     }
 
@@ -237,25 +260,31 @@ impl<D: HostDevice> Replica for ExternalReplica<D> {
         figures: &mut [BatchFigures],
     ) -> Result<(), EngineError> {
         expect_length("gradient", self.about.gradient_len(), gradient.elements())?;
-        let [figures] = figures else { panic!("{group:?} of a program that takes one at a time") };
-        let Self { about, state, model, stats } = self;
+        let (count, range) = (figures.len(), group.micro_batches);
+        assert!((1..=2).contains(&count) && count == range.len() as usize, "{group:?}, and {count} figures");
+        let Self { about, state, model, first, stats } = self;
         let loss_scale = state.loss_scale().map_or(1.0, |scale| scale.factor);
         let end = about.layout.parameters + *stats;
         let len = gradient.elements();
         // The sums of ranks have nothing to say of the loss scale.
         gradient.part(end..len).fill(0.0);
-        let given = ExternalBatch { step: group.step, micro_batch: group.first(), loss_scale, batch: *batch };
-        let view = Self::view(state.state(), *stats);
-        let sums = match group.wire {
-            Wire::F32 => model.compute(view, given, gradient)?,
+        let given =
+            |m, batch| ExternalBatch { step: group.step, micro_batch: MicroBatch(m), loss_scale, batch };
+        let both = [given(range.lo, first.view()), given(range.hi - 1, *batch)];
+        let (batches, mut sums) = (&both[2 - count..], [LossSums::default(); 2]);
+        let (view, sums) = (Self::view(state.state(), *stats), &mut sums[2 - count..]);
+        match group.wire {
+            Wire::F32 => model.compute(view, batches, gradient, sums)?,
             wire => {
+                assert_eq!(count, 1, "each gradient is rounded for itself");
                 let mut rounded = Rounded { open: len, device: state.device(), wire, gradient };
-                let sums = model.compute(view, given, &mut rounded)?;
+                model.compute(view, batches, &mut rounded, sums)?;
                 rounded.settle(0);
-                sums
             }
-        };
-        *figures = BatchFigures { sums, samples: batch.rows as u64 };
+        }
+        for ((figures, sums), given) in figures.iter_mut().zip(sums).zip(batches) {
+            *figures = BatchFigures { sums: *sums, samples: given.batch.rows as u64 };
+        }
         Ok(())
     }
 
@@ -316,6 +345,45 @@ impl<D: HostDevice> Replica for ExternalReplica<D> {
 
     fn sharding(&mut self) -> Option<&mut dyn Sharding> {
         self.state.sharding()
+    }
+}
+
+/// The inputs of the first of two micro-batches: its loader wants them back before the second one is there.
+#[derive(Debug)]
+struct FirstOfTwo {
+    rows: usize,
+    inputs: Copied,
+}
+
+#[derive(Debug)]
+enum Copied {
+    Values(Vec<f32>),
+    Tokens(Vec<u32>),
+}
+
+impl Default for FirstOfTwo {
+    fn default() -> Self {
+        Self { rows: 0, inputs: Copied::Tokens(Vec::new()) }
+    }
+}
+
+impl FirstOfTwo {
+    fn lay(&mut self, batch: &BatchView<'_>) {
+        self.rows = batch.rows;
+        match (&mut self.inputs, batch.inputs) {
+            (Copied::Values(to), Inputs::Values(from)) => to.splice(.., from.iter().copied()).for_each(drop),
+            (Copied::Tokens(to), Inputs::Tokens(from)) => to.splice(.., from.iter().copied()).for_each(drop),
+            (to, Inputs::Values(from)) => *to = Copied::Values(from.to_vec()),
+            (to, Inputs::Tokens(from)) => *to = Copied::Tokens(from.to_vec()),
+        }
+    }
+
+    fn view(&self) -> BatchView<'_> {
+        let inputs = match &self.inputs {
+            Copied::Values(values) => Inputs::Values(values),
+            Copied::Tokens(tokens) => Inputs::Tokens(tokens),
+        };
+        BatchView { rows: self.rows, inputs, targets: Targets::Values(&[]) }
     }
 }
 

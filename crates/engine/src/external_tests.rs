@@ -16,26 +16,37 @@ impl ExternalModel for Line {
     fn compute(
         &mut self,
         state: StateView<'_>,
-        batch: ExternalBatch<'_>,
+        batches: &[ExternalBatch<'_>],
         gradient: &mut dyn Gradient,
-    ) -> Result<LossSums, EngineError> {
-        let Inputs::Values(x) = batch.batch.inputs else {
-            return Err(EngineError::External("Traceback: no values".into()));
-        };
+        sums: &mut [LossSums],
+    ) -> Result<(), EngineError> {
         let &[w, b] = state.parameters else { panic!("two parameters") };
-        let (mut sums, mut to) = (LossSums::default(), [0.0f32; 2]);
-        for x in x {
-            let off = w * x + b - (2.0 * x + 1.0);
-            sums.loss += f64::from(off * off);
-            (to[0], to[1]) = (to[0] + 2.0 * off * x, to[1] + 2.0 * off);
+        let mut all: Option<[f32; 3]> = None;
+        for (batch, sums) in batches.iter().zip(sums) {
+            let Inputs::Values(x) = batch.batch.inputs else {
+                return Err(EngineError::External("Traceback: no values".into()));
+            };
+            let mut to = [0.0f32; 2];
+            for x in x {
+                let off = w * x + b - (2.0 * x + 1.0);
+                sums.loss += f64::from(off * off);
+                (to[0], to[1]) = (to[0] + 2.0 * off * x, to[1] + 2.0 * off);
+            }
+            sums.weight = x.len() as f64;
+            let met = x.iter().copied().fold(state.stats[0], f32::max) * x.len() as f32;
+            let own = [to[0] * batch.loss_scale, to[1] * batch.loss_scale, met];
+            all = Some(all.map_or(own, |all| [0, 1, 2].map(|i| all[i] + own[i])));
         }
-        sums.weight = x.len() as f64;
-        let met = x.iter().copied().fold(state.stats[0], f32::max);
-        gradient.part(2..3)[0] = met * x.len() as f32;
+        let all = all.expect("one at least");
+        gradient.part(2..3)[0] = all[2];
         gradient.settle(2);
-        gradient.part(0..2).copy_from_slice(&to.map(|g| g * batch.loss_scale));
+        gradient.part(0..2).copy_from_slice(&all[..2]);
         gradient.settle(0);
-        Ok(sums)
+        Ok(())
+    }
+
+    fn at_once(&self) -> u32 {
+        2
     }
 
     /// Momentum of its own, whose updates it counts: `kept` is the count, then the momentum.
@@ -221,6 +232,32 @@ fn what_is_sent_in_half_is_rounded_part_by_part() {
     let x = [1.003f32, 0.7];
     replica.compute(&group, &batch(&x), &mut &mut gradient[..], &mut figures).expect("it computes");
     assert!(gradient.iter().all(|g| g.to_bits() & 0xffff == 0 && g.is_finite()), "{gradient:?}");
+}
+
+#[test]
+fn two_at_once_have_the_bits_of_one_after_the_other() {
+    let mut replica = replica(Some(LossScaling { start: 1024.0, interval: 2 }));
+    let xs: [&[f32]; 2] = [&[1.003, 0.7, 0.1], &[-5.3]];
+    let [mut one, mut two] = [vec![f32::NAN; 5], vec![f32::NAN; 5]];
+    let mut alone = [BatchFigures::default(); 2];
+    for ((m, x), to) in (6..).zip(xs).zip([&mut one, &mut two]) {
+        alone[m as usize - 6] =
+            micro_batch(&mut replica, Step(1), MicroBatch(m), &batch(x), to).expect("it computes");
+    }
+    replica.add(Wire::F32, &two, &mut one);
+    let group = MicroBatchGroup {
+        micro_batches: MicroRange { lo: 6, hi: 8 },
+        ..MicroBatchGroup::of_one(Step(1), MicroBatch(6))
+    };
+    let (mut both, mut figures) = (vec![f32::NAN; 5], [BatchFigures::default(); 2]);
+    for _ in 0..2 {
+        replica.prefetch(&group, MicroBatch(6), &batch(xs[0])).expect("it is copied");
+        replica.compute(&group, &batch(xs[1]), &mut &mut both[..], &mut figures).expect("it computes");
+        assert_eq!((&both, figures), (&one, alone));
+    }
+    assert_eq!(replica.about().group, 2);
+    replica.take_one_at_a_time();
+    assert_eq!(replica.about().group, 1);
 }
 
 #[test]

@@ -50,10 +50,18 @@ impl PythonProgram {
         let name = program.getattr(py, "name")?.extract(py)?;
         // What `faulthandler` was told in `_train.py`.
         let stacks = Some(Signal::USR1);
-        let python = Program { path: PathBuf::from(path), arguments, environment: Vec::new(), stacks };
+        let environment = one_heap().into_iter().collect();
+        let python = Program { path: PathBuf::from(path), arguments, environment, stacks };
         let module = py.import("dtrain._native")?.getattr("__file__")?.extract()?;
         Ok(Self { program: Arc::new(program), name, python, module })
     }
+}
+
+/// Has the C library keep one heap for all threads, unless the user has said how many. Passes are made on a thread of dtrain's: with a heap of
+/// its own it would find nothing of what the trial, on the main thread, has given back there, a tenth of what a rank takes.
+fn one_heap() -> Option<(OsString, OsString)> {
+    let name = "MALLOC_ARENA_MAX";
+    std::env::var_os(name).is_none().then(|| (name.into(), "1".into()))
 }
 
 impl ExternalProgram for PythonProgram {
@@ -235,23 +243,30 @@ impl ExternalModel for PythonModel {
     fn compute(
         &mut self,
         state: StateView<'_>,
-        batch: ExternalBatch<'_>,
+        batches: &[ExternalBatch<'_>],
         gradient: &mut dyn Gradient,
-    ) -> Result<LossSums, EngineError> {
+        sums: &mut [LossSums],
+    ) -> Result<(), EngineError> {
         make_known();
         let len = state.parameters.len() + state.stats.len();
         let to = gradient.part(0..len).as_mut_ptr() as usize;
-        let place = (batch.step.0, batch.micro_batch.0);
+        let one = |of: &ExternalBatch<'_>| ((of.step.0, of.micro_batch.0), numbers(&of.batch));
         let told = lend(&mut |from| gradient.settle(from), || {
-            Python::attach(|py| -> PyResult<Told> {
+            Python::attach(|py| -> PyResult<Vec<Told>> {
                 let state = (state.applied.0, address(state.parameters), address(state.stats));
-                let given = (place, state, to, batch.loss_scale, numbers(&batch.batch));
-                self.0.call_method1(py, "compute", given)?.extract(py)
+                let given: Vec<_> = batches.iter().map(one).collect();
+                self.0.call_method1(py, "compute", (given, state, to, batches[0].loss_scale))?.extract(py)
             })
         });
         let told = told.map_err(|error| EngineError::External(words(error)))?;
         gradient.settle(0);
-        Ok(sums(told))
+        sums.iter_mut().zip(told).for_each(|(sums, told)| *sums = self::sums(told));
+        Ok(())
+    }
+
+    fn at_once(&self) -> u32 {
+        let told = Python::attach(|py| self.0.getattr(py, "at_once")?.extract(py));
+        told.unwrap_or(1)
     }
 
     fn update(&mut self, update: WholeUpdate<'_>) -> Result<(), EngineError> {

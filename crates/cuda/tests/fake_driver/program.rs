@@ -54,12 +54,15 @@ impl ExternalModel for Line {
     fn compute(
         &mut self,
         state: StateView<'_>,
-        batch: ExternalBatch<'_>,
+        batches: &[ExternalBatch<'_>],
         gradient: &mut dyn Gradient,
-    ) -> Result<LossSums, EngineError> {
+        sums: &mut [LossSums],
+    ) -> Result<(), EngineError> {
+        let ([batch], [sums]) = (batches, sums) else { panic!("one at a time") };
         let (loss, to) = pass(state.parameters, state.stats, &batch.batch, batch.loss_scale)?;
         gradient.part(0..3).copy_from_slice(&to);
-        Ok(LossSums { loss, weight: batch.batch.rows as f64, ..LossSums::default() })
+        *sums = LossSums { loss, weight: batch.batch.rows as f64, ..LossSums::default() };
+        Ok(())
     }
 
     fn update(&mut self, of: WholeUpdate<'_>) -> Result<(), EngineError> {
