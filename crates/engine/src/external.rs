@@ -348,40 +348,29 @@ impl<D: HostDevice> Replica for ExternalReplica<D> {
     }
 }
 
-/// The inputs of the first of two micro-batches: its loader wants them back before the second one is there.
-#[derive(Debug)]
+/// The inputs of the first of two micro-batches: its loader wants them back before the second one is there. One kind is empty.
+#[derive(Debug, Default)]
 struct FirstOfTwo {
     rows: usize,
-    inputs: Copied,
-}
-
-#[derive(Debug)]
-enum Copied {
-    Values(Vec<f32>),
-    Tokens(Vec<u32>),
-}
-
-impl Default for FirstOfTwo {
-    fn default() -> Self {
-        Self { rows: 0, inputs: Copied::Tokens(Vec::new()) }
-    }
+    values: Vec<f32>,
+    tokens: Vec<u32>,
 }
 
 impl FirstOfTwo {
     fn lay(&mut self, batch: &BatchView<'_>) {
         self.rows = batch.rows;
-        match (&mut self.inputs, batch.inputs) {
-            (Copied::Values(to), Inputs::Values(from)) => to.splice(.., from.iter().copied()).for_each(drop),
-            (Copied::Tokens(to), Inputs::Tokens(from)) => to.splice(.., from.iter().copied()).for_each(drop),
-            (to, Inputs::Values(from)) => *to = Copied::Values(from.to_vec()),
-            (to, Inputs::Tokens(from)) => *to = Copied::Tokens(from.to_vec()),
+        self.values.clear();
+        self.tokens.clear();
+        match batch.inputs {
+            Inputs::Values(values) => self.values.extend_from_slice(values),
+            Inputs::Tokens(tokens) => self.tokens.extend_from_slice(tokens),
         }
     }
 
     fn view(&self) -> BatchView<'_> {
-        let inputs = match &self.inputs {
-            Copied::Values(values) => Inputs::Values(values),
-            Copied::Tokens(tokens) => Inputs::Tokens(tokens),
+        let inputs = match self.tokens.is_empty() {
+            true => Inputs::Values(&self.values),
+            false => Inputs::Tokens(&self.tokens),
         };
         BatchView { rows: self.rows, inputs, targets: Targets::Values(&[]) }
     }
