@@ -63,9 +63,9 @@ impl NodeProcess {
     pub fn ranks(&self) -> usize {
         // Its own, or those of the process that holds them for it.
         let is_rank = |pid: &i32| {
-            let parent_of = |pid| parent(pid).filter(|parent| *parent > 1);
+            // In a container the process itself may be number 1.
             has_variable(*pid, HANDLES_VARIABLE)
-                && parent_of(*pid).is_some_and(|near| near == self.pid || parent_of(near) == Some(self.pid))
+                && parent(*pid).is_some_and(|near| near == self.pid || parent(near) == Some(self.pid))
         };
         processes().unwrap_or_default().iter().filter(|pid| is_rank(pid)).count()
     }
