@@ -28,6 +28,7 @@ OF_ROUNDS = "crates/rounds/src/"
 PROTOCOL_TESTS = ["-p", "dtrain-protocol"]
 SHARED_TESTS = ["-p", "dtrain-runtime", "--test", "shared_state"]
 ROUNDS_TESTS = ["-p", "dtrain-rounds"]
+STORIES = ["-p", "dtrain-simulations", "--test", "scenarios"]
 GUARDS = [
     # what the guard does, its file, the line, the line without it
     ("a member takes in no overtaken directive", MEMBER,
@@ -48,6 +49,10 @@ GUARDS = [
     ("a report is of the life that was ordered", SUPERVISOR + "forming.rs",
      "if !(asked || report.instance.is_none_or(obeyed)) || report.incarnation != slot.incarnation {",
      "if !(asked || report.instance.is_none_or(obeyed)) {"),
+    ("whose silence costs the state is waited for longer", SUPERVISOR + "holders.rs",
+     "if needed.contains(&member) { times.progress }", "if needed.contains(&member) && false { times.progress }"),
+    ("of two apart the one that is needed for the state stays", SUPERVISOR + "recovery.rs",
+     "(!needed.contains(member), ", "(needed.is_empty(), "),
     ("an overtaken report says nothing", SUPERVISOR + "mod.rs",
      "if report.number <= life.report {", "if false {"),
     ("nothing is synchronised before every step is known", SUPERVISOR + "forming.rs",
@@ -205,17 +210,18 @@ TAKEOVER = [
 ]
 
 ROUNDS = [
-    ("rounds: a window of a gradient that broke off is told", OF_ROUNDS + "rounds.rs",
-     "        gradient.finish()?;\n        Ok(figures?)", "        let _ = gradient.finish();\n        Ok(figures?)"),
-    ("rounds: a window of parameters that broke off is told", OF_ROUNDS + "rounds.rs",
-     "        brought.finish()?;\n        gradient.finish()?;\n        Ok(figures?)",
-     "        let _ = brought.finish();\n        gradient.finish()?;\n        Ok(figures?)"),
-    ("rounds: no gradient travels once an exchange broke off", OF_ROUNDS + "window_sums.rs",
-     "if !on.are_cut() {", "if true {"),
-    ("rounds: no parameters travel once an exchange broke off", OF_ROUNDS + "window_parameters.rs",
-     " && !on.are_cut() {", " {"),
-    ("rounds: a pass is brought the window that it asks for", OF_ROUNDS + "window_parameters.rs",
-     "if self.there != Some(window) &&", "if self.there.is_none() &&"),
+    ("rounds: a window of a gradient that broke off is told", OF_ROUNDS + "carries.rs",
+     "self.went = self.sums.exchange(", "let _ = self.sums.exchange("),
+    ("rounds: a window of parameters that broke off is told", OF_ROUNDS + "carries.rs",
+     "self.went = self.parameters.bring(", "let _ = self.parameters.bring("),
+    ("rounds: no gradient travels once an exchange broke off", OF_ROUNDS + "carries.rs",
+     "if self.went.is_ok() {\n            let to", "if true {\n            let to"),
+    ("rounds: no parameters travel once an exchange broke off", OF_ROUNDS + "carries.rs",
+     "if self.went.is_ok() {\n            self.went = self.parameters", "if true {\n            self.went = self.parameters"),
+    ("rounds: a pass is brought the window that it asks for", OF_ROUNDS + "brought_parameters.rs",
+     "if self.stock.there.as_ref().and_then(place).is_none() {", "if self.stock.there.is_none() {"),
+    ("rounds: what a pass was brought is forgotten when it may have changed", OF_ROUNDS + "rounds.rs",
+     "    pub fn begin(&mut self, memory: Flat) {\n        self.brought.forget();\n", "    pub fn begin(&mut self, memory: Flat) {\n"),
     ("rounds: who computes nothing takes part in what is read backward", OF_ROUNDS + "rounds.rs",
      "Call::Reads(elements) if gathers =>", "Call::Reads(elements) if gathers && elements.start > elements.end =>"),
     ("rounds: what waits is added up when the step ends", OF_ROUNDS + "window_sums.rs",
@@ -225,9 +231,9 @@ ROUNDS = [
     ("rounds: the last round has as many micro-batches as are left", OF_ROUNDS + "window_sums.rs",
      "let active = (round.micro_batches - first).min(*world as u32) as usize;", "let active = *world;"),
     ("rounds: who needs what is said of each window of a gradient", OF_ROUNDS + "window_sums.rs",
-     "            on.narrow(&piece.narrow);\n", ""),
+     "            by.narrow(&piece.narrow);\n", ""),
     ("rounds: who has what is said of each window of parameters", OF_ROUNDS + "window_parameters.rs",
-     "            on.narrow(narrow);\n", "            let _ = narrow;\n"),
+     "            by.narrow(narrow);\n", "            let _ = narrow;\n"),
     ("rounds: what is told of micro-batches is added up in their order", OF_ROUNDS + "rounds.rs",
      "starts[m % world] + TRAILER * (m / world)", "TRAILER * m"),
 ]
@@ -240,6 +246,8 @@ def run(command, **more):
 def tests_of(path):
     if path.startswith(OF_ROUNDS):
         return ROUNDS_TESTS
+    if os.path.basename(path) in ("holders.rs", "recovery.rs"):
+        return STORIES
     return SHARED_TESTS if path == SHARED else PROTOCOL_TESTS
 
 
@@ -249,10 +257,19 @@ def main():
     parser.add_argument("--only", help="guards whose words hold this")
     parser.add_argument("--takeover", action="store_true", help="only those of a supervisor that takes over")
     parser.add_argument("--rounds", action="store_true", help="only those of steps in rounds")
+    parser.add_argument("--check", action="store_true", help="only whether each line is where it was: the project's CI asks")
     parser.add_argument("--target", default=None, help="a target folder that is warm")
     arguments = parser.parse_args()
     root = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
     missed = 0
+    if arguments.check:
+        for words, path, line, _ in [*GUARDS, *TAKEOVER, *ROUNDS]:
+            with open(os.path.join(root, path)) as source:
+                times = source.read().count(line)
+            if times != 1:
+                print(f"{path}: the line of the guard \"{words}\" is there {times} times")
+                missed += 1
+        sys.exit(1 if missed else 0)
     with tempfile.TemporaryDirectory() as folder:
         copy = os.path.join(folder, "dtrain")
         shutil.copytree(root, copy, ignore=shutil.ignore_patterns("target", ".git", "runs"))

@@ -179,6 +179,59 @@ fn a_rank_that_is_silent_for_less_than_detect_is_not_lost() {
 }
 
 #[test]
+fn who_alone_holds_the_state_is_waited_for_longer_than_others() {
+    // Given one that is left; when it stands still, while the others are started again and before they have its state.
+    let alone = |millis| {
+        let crash = when(FaultKind::CrashAllButOne, Situation::Compute, 120, 0);
+        let later = When::AfterLoss { nth: 1, later: 500 };
+        let stop = Planned { kind: FaultKind::Stop, when: later, millis, victim: None };
+        [crash, stop].map(|fault| Planned { victim: Some(2), ..fault })
+    };
+    for seed in SEEDS {
+        for millis in [1_100, 3_000] {
+            for report in [given(seed, &alone(millis)), given_on(1, seed, &alone(millis))] {
+                assert_eq!(says(finishes(&report), "Resumed"), 0, "{}", report.story.join("\n"));
+            }
+        }
+        // It may never come back: then the run does without its state.
+        let report = given(seed, &alone(1_000_000));
+        assert_eq!(says(finishes(&report), "Resumed"), 1, "{}", report.story.join("\n"));
+    }
+}
+
+#[test]
+fn a_machine_that_stands_still_costs_no_step_although_all_are_silent() {
+    let all: Vec<Planned> = (0..8)
+        .map(|member| Planned {
+            kind: FaultKind::Stop,
+            when: When::At(150_000),
+            millis: 3_000,
+            victim: Some(member),
+        })
+        .collect();
+    for seed in SEEDS {
+        for report in [given(seed, &all), given_on(1, seed, &all), given_on(2, seed, &all)] {
+            assert_eq!(says(finishes(&report), "Resumed"), 0, "{}", report.story.join("\n"));
+        }
+    }
+}
+
+#[test]
+fn of_two_that_cannot_reach_each_other_the_one_that_holds_the_state_stays() {
+    for seed in SEEDS {
+        // Given member 1, which holds the state, and member 0, which has been started again; when they cannot reach each other.
+        let crash = Planned { victim: Some(0), ..when(FaultKind::Crash, Situation::Compute, 20, 0) };
+        let later = When::AfterLoss { nth: 1, later: 60_000 };
+        let cut = Planned { kind: FaultKind::PairCut, when: later, millis: 8_000, victim: Some(1) };
+        let faults = Faults::Written(vec![crash, cut]);
+        let (story, plane) = (true, DataPlane::Links);
+        let report = simulate(&Settings { faults, story, ranks: 2, nodes: 2, plane, ..Settings::of(seed) });
+        assert!(says(finishes(&report), "cannot be reached") > 0, "{}", report.story.join("\n"));
+        assert_eq!(says(&report, "Resumed"), 0, "{}", report.story.join("\n"));
+    }
+}
+
+#[test]
 fn a_supervisor_that_stood_still_blames_nobody() {
     for seed in SEEDS {
         for millis in [1_000, 2_000, 5_000, 30_000] {

@@ -50,6 +50,21 @@ fn without_faults_every_world_ends_with_the_same_digest_whatever_its_ranks_share
     assert_eq!(digests.len(), 1);
 }
 
+#[test]
+fn machines_that_stand_still_cost_no_shard_although_all_holders_are_silent() {
+    let stop = |member| Planned {
+        kind: FaultKind::Stop,
+        when: When::At(150_000),
+        millis: 3_000,
+        victim: Some(member),
+    };
+    let all: Vec<Planned> = (0..8).map(stop).collect();
+    for (seed, level) in SEEDS.flat_map(|seed| LEVELS.map(|level| (seed, level))) {
+        let report = given(level, seed, &all);
+        assert!(!falls_back(&report), "{level:?}\n{}", report.story.join("\n"));
+    }
+}
+
 /// Where a rank of a step in rounds can be: between its windows, in one of a gradient, of parameters, behind the last one, and in the update.
 const PLACES: [Situation; 6] = [
     Situation::Compute,

@@ -244,24 +244,6 @@ impl Supervisor {
         self.checkpoints.is_writing() && self.is_formed() && !held
     }
 
-    /// Whether these members hold a state, all of it together.
-    fn is_held<'a>(&self, lives: impl Iterator<Item = &'a Life>) -> bool {
-        let mut holders = lives.filter(|life| life.applied.is_some());
-        match self.config.sharded {
-            Some(_) => Holding::cover(holders.map(|life| &life.holding)),
-            None => holders.next().is_some(),
-        }
-    }
-
-    /// Those who have a part of a state whose rest is lost, or may have; none where all of it is there.
-    fn have_parts(&self) -> Vec<MemberId> {
-        if self.config.sharded.is_none() || self.is_held(self.lives().map(|(_, life)| life)) {
-            return Vec::new();
-        }
-        let parts = self.lives().filter(|(_, life)| life.applied.is_some() || life.was_given);
-        parts.map(|(member, _)| member).collect()
-    }
-
     /// Names the resume point.
     pub(super) fn try_sync(&mut self, now: Instant, effects: &mut Vec<SupervisorEffect>) {
         if !self.is_formed() {

@@ -157,14 +157,14 @@ impl Supervisor {
 
     /// Members whose silence counts.
     fn watched(&self) -> impl Iterator<Item = (MemberId, Watched)> {
-        let times = self.config.timeouts;
-        let leaving = self.is_ending();
+        let (leaving, needed) = (self.is_ending(), self.needed_for_the_state());
         self.slots.iter().filter(move |_| !leaving).filter_map(move |(member, slot)| {
             let (since, allowed, what): (_, _, fn(Duration) -> What) = match &slot.place {
-                Place::Live(life) => match life.cut {
-                    Some(cut) => (cut, times.detect, |_| What::LinkLost),
-                    None => (life.heard, times.detect, What::Silent),
-                },
+                Place::Live(life) => {
+                    let allowed = self.may_be_silent(*member, &needed);
+                    let what = if life.cut.is_some() { |_| What::LinkLost } else { What::Silent };
+                    (life.silent_since(), allowed, what)
+                }
                 // Out of *join* its own time counts; in it, everybody's.
                 Place::Starting { since } if self.phase != Phase::Join => {
                     (*since, self.config.join_timeout, What::NeverReported)

@@ -6,6 +6,7 @@
 mod checkpoint;
 mod fault;
 mod forming;
+mod holders;
 mod liveness;
 mod pace;
 mod paces;

@@ -104,7 +104,8 @@ impl Supervisor {
         }
     }
 
-    /// Of a pair that stays apart, the one that fewer others can reach, and who cannot reach it.
+    /// Of a pair that stays apart, the one without which the state is not lost; else the one that fewer others can reach. And who
+    /// cannot reach it.
     fn worst_side(&self) -> Option<(MemberId, Vec<MemberId>)> {
         let apart: Vec<_> = self
             .trouble
@@ -118,7 +119,9 @@ impl Supervisor {
             apart.iter().filter(|(a, b)| *a == member || *b == member).map(other).collect()
         };
         let ends = apart.iter().flat_map(|(a, b)| [*a, *b]);
-        let worst = ends.max_by_key(|member| (unreached_by(*member).len(), *member))?;
+        let needed = self.needed_for_the_state();
+        let worst =
+            ends.max_by_key(|member| (!needed.contains(member), unreached_by(*member).len(), *member))?;
         Some((worst, unreached_by(worst)))
     }
 }

@@ -133,6 +133,13 @@ impl Slot {
     }
 }
 
+impl Life {
+    /// Since when nothing is heard of it: its last word, or the end of its link.
+    pub fn silent_since(&self) -> Instant {
+        self.cut.unwrap_or(self.heard)
+    }
+}
+
 impl NodeView {
     pub fn new(now: Instant, report: &NodeReport) -> Self {
         Self {

@@ -1,0 +1,61 @@
+//! Who holds the state, and whose loss would cost steps.
+//!
+//! This file does not know how a state is copied or shared out.
+
+use super::slot::{Life, Slot};
+use super::{Losses, Supervisor};
+use dtrain_types::{Holding, Instant, MemberId};
+use std::time::Duration;
+
+impl Supervisor {
+    /// Whether these members hold a state, all of it together.
+    pub(super) fn is_held<'a>(&self, lives: impl Iterator<Item = &'a Life>) -> bool {
+        let mut holders = lives.filter(|life| life.applied.is_some());
+        match self.config.sharded {
+            Some(_) => Holding::cover(holders.map(|life| &life.holding)),
+            None => holders.next().is_some(),
+        }
+    }
+
+    /// Those who have a part of a state whose rest is lost, or may have; none where all of it is there.
+    pub(super) fn have_parts(&self) -> Vec<MemberId> {
+        if self.config.sharded.is_none() || self.is_held(self.lives().map(|(_, life)| life)) {
+            return Vec::new();
+        }
+        let parts = self.lives().filter(|(_, life)| life.applied.is_some() || life.was_given);
+        parts.map(|(member, _)| member).collect()
+    }
+
+    /// How long a member may be silent. The state must not be lost because those who hold it starve for a moment on a busy machine, and
+    /// without it nobody has anything to go on with: whoever is needed for it is given the time after which a world without progress
+    /// counts as one that hangs. That a process has ended is told by its node, and not awaited here.
+    pub(super) fn may_be_silent(&self, member: MemberId, needed: &[MemberId]) -> Duration {
+        let times = self.config.timeouts;
+        if needed.contains(&member) { times.progress } else { times.detect }
+    }
+
+    /// The fewest members, those last heard, who hold the state together; none where it is lost, or no loss is survived.
+    ///
+    /// 1. Rank 0 holds the state, and those who were started again have not copied it.
+    /// 2. It is not heard for a second, for its machine is busy starting them.
+    /// 3. *Unsafe*: it is ended, and the run goes back to the newest checkpoint.
+    pub(super) fn needed_for_the_state(&self) -> Vec<MemberId> {
+        if self.config.losses == Losses::EndTheRun {
+            return Vec::new();
+        }
+        let holder = |(member, slot): (&MemberId, &'_ Slot)| {
+            let life = slot.able().filter(|life| life.applied.is_some())?;
+            Some((life.silent_since(), *member))
+        };
+        let mut holders: Vec<(Instant, MemberId)> = self.slots.iter().filter_map(holder).collect();
+        holders.sort_unstable_by(|a, b| b.cmp(a));
+        let mut needed = Vec::new();
+        for (_, member) in holders {
+            needed.push(member);
+            if self.is_held(needed.iter().filter_map(|member| self.slots[member].life())) {
+                return needed;
+            }
+        }
+        Vec::new()
+    }
+}
