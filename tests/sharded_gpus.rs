@@ -54,19 +54,22 @@ fn gradients_and_parameters_that_travel_in_windows_have_the_bits_of_whole_ones_o
         (format!("{GPT2} steps=2"), &["ranks=2"]),
     ] {
         let whole = machine.train(&format!("{model} devices=cuda:0 ranks=1"));
-        for (way, level) in ways.iter().flat_map(|way| ["gradients", "parameters"].map(|level| (way, level)))
-        {
-            let words = format!("{model} state=sharded shard={level} devices=cuda:0,1,2 {way}");
+        let levels = ["gradients", "parameters"];
+        let all =
+            ways.iter().flat_map(|way| levels.iter().flat_map(move |level| OVER.map(|o| (way, level, o))));
+        for (way, level, over) in all {
+            let words = format!(
+                "{model} state=sharded shard={level} devices=cuda:0,1,2 {way} {over} --log dtrain_runtime=debug"
+            );
             let mut command = machine.command(&words);
             command.env("FAKE_CUDA_DEVICES", "3");
             let run = finish(command);
             assert_eq!(run.digest(), whole.digest(), "{words}\n{}", run.stderr);
+            let on_device =
+                run.stderr.contains("gradients are kept on the devices of those who hold their shards");
+            assert_eq!(on_device, over == "backend=nccl", "{words}\n{}", run.stderr);
         }
     }
-    let how = "state=sharded devices=cuda:0,1 ranks=2 shard=gradients backend=nccl";
-    let run = machine.train(&format!("{MLP} steps=2 {how}"));
-    run.ended_with(2);
-    ["backend", "through the host", "backend=host"].iter().for_each(|words| run.said(words));
 }
 
 #[test]
@@ -119,8 +122,9 @@ fn a_rank_on_a_gpu_that_is_killed_leaves_its_shards_with_a_mirror() {
     let machine = machine.with_nccl();
     let settings = format!("{CNN} steps=40 checkpoint.every=none");
     let whole = machine.train(&format!("{settings} devices=cuda:0 ranks=1")).digest();
-    for over in OVER {
-        let name = &over["backend=".len()..];
+    let windows = ["gradients", "parameters"].map(|level| format!("backend=nccl shard={level}"));
+    for (at, over) in OVER.map(str::to_owned).into_iter().chain(windows).enumerate() {
+        let name = &format!("hurt{at}");
         let mut command = machine
             .command(&format!("{settings} state=sharded devices=cuda:0,1,2 {over} ranks=3 name={name}"));
         command.env("FAKE_CUDA_DEVICES", "3");
@@ -212,5 +216,36 @@ fn hosts_with_a_gpu_each_share_out_a_state_and_one_that_is_lost_takes_no_step_wi
     is_whole(&hosts.folder(0), "hosts", &whole, 60);
     for other in others.into_iter().flatten() {
         other.finish().succeeded();
+    }
+}
+
+#[test]
+fn windows_that_travel_between_gpus_are_part_of_what_is_planned() {
+    if !has_turn(10) {
+        return;
+    }
+    let Some(machine) = Host::new() else { return };
+    let machine = machine.with_nccl();
+    let model = "data.kind=digits model.kind=mlp model.hidden=[512,512,512] global_batch=8 micro_batch=1 steps=2 ranks=2 devices=cuda:0,1 backend=nccl";
+    for level in ["gradients", "parameters"] {
+        let settings = format!("{model} state=sharded redundancy=1 shard={level}");
+        let plan = finish(machine.equip(dtrain(machine.path(), &format!("plan --json {settings}"))));
+        plan.succeeded();
+        let rows = plan.lines[0]["memory_bytes"].as_object().expect("a table");
+        assert!(rows.contains_key("windows for NCCL"), "{rows:?}");
+        let planned: u64 = rows.values().map(|bytes| bytes.as_u64().expect("bytes")).sum();
+        let with = |bytes: u64| {
+            let mut command = machine.command(&format!("{settings} --log dtrain_runtime=debug"));
+            command.env("FAKE_CUDA_MEMORY", bytes.to_string());
+            let run = finish(command);
+            let there = run.stderr.contains("gradients are kept on the devices");
+            (run, there)
+        };
+        let (run, there) = with(planned + planned / 50);
+        run.succeeded();
+        assert!(there, "{level}: {planned} bytes are planned\n{}", run.stderr);
+        // And they are not planned for nothing.
+        let (run, there) = with(planned * 3 / 4);
+        assert!(run.code != Some(0) || !there, "{level}: {planned} bytes are planned\n{}", run.stderr);
     }
 }

@@ -70,9 +70,6 @@ impl ChosenBackend {
         if gpus_of(list, config.world.ranks) < config.world.ranks {
             return host("several ranks share a GPU".to_owned());
         }
-        if config.world.keeps().in_windows() {
-            return host(format!("with shard={} gradients come to it in windows", config.world.shard.name()));
-        }
         if hosts == HostCount::Several || config.reduce == Reduce::Ring || config.wire != Wire::F32 {
             return host("NCCL has to be asked for there".to_owned());
         }
@@ -116,11 +113,6 @@ impl ChosenBackend {
             let hint =
                 "where nobody else is on the network, write trusted_network=true; backend=host encrypts";
             return Err(problem((message, hint)));
-        }
-        if config.world.keeps().in_windows() {
-            let level = config.world.shard.name();
-            let message = format!("with shard={level} gradients go through the host, window by window");
-            return Err(problem((message, "write backend=host, or shard=optimizer")));
         }
         must_not_block().map_err(|error| problem((first_line(&error), "unset it")))?;
         let library = find().map_err(problem)?;

@@ -12,6 +12,7 @@ use crate::nccl::{ChosenBackend, NcclFabric};
 use crate::plan::{ExternalBuilt, Plan};
 use crate::rank_profile::{self, profile_of};
 use crate::rank_setup::RunSetup;
+use dtrain_collective::Geometry;
 use dtrain_cuda::{CudaDevice, Precision};
 use dtrain_engine::{DeviceReplica, Replica, device_fingerprint};
 use dtrain_protocol::{Profile, RankSetup};
@@ -177,10 +178,14 @@ fn over_nccl(
     replica: &DeviceReplica<CudaDevice>,
 ) -> Result<Option<Box<dyn Fabric>>, String> {
     let ChosenBackend::Nccl(library) = backend else { return Ok(None) };
-    let (computes, detect) = (replica.device().stream(), plan.config.world.detect);
-    let fabric = NcclFabric::new(library, detect, computes, plan.slots(replica.about().gradient_len()));
-    let fabric = fabric.map_err(|error| error.to_string())?;
-    Ok(Some(Box::new(fabric.cut_at(plan.cuts(replica.about())))))
+    let (computes, detect, about) = (replica.device().stream(), plan.config.world.detect, replica.about());
+    // Ranks that exchange windows have no sum made: one slot is all that it takes.
+    let (slots, cuts) = match about.windows {
+        Some(_) => (Geometry::without_sums(about.slot_len(plan.batches.micro_batches())), Vec::new()),
+        None => (plan.slots(about.gradient_len()), plan.cuts(about)),
+    };
+    let fabric = NcclFabric::new(library, detect, computes, slots).map_err(|error| error.to_string())?;
+    Ok(Some(Box::new(fabric.cut_at(cuts))))
 }
 
 /// A replica made of stages on the GPU of this number.

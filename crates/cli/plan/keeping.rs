@@ -4,17 +4,16 @@
 //! It does not know how much memory a GPU has.
 
 use super::Plan;
-use crate::config::{Backend, Config, Problem, Reduce, Redundancy};
+use crate::config::{Config, Problem, Reduce, Redundancy};
 use crate::error::CliError;
 use crate::gpus::Chosen;
 use dtrain_engine::device::NORM_BLOCK;
-use dtrain_engine::{About, Held, MemoryTable, ModelReplica, UpdateShare, needed};
+use dtrain_engine::{About, Held, MemoryTable, ModelReplica, UpdateShare, Windows, needed};
 use dtrain_types::{Bytes, Holders, Holding, NodeId, Rank, ShardLevel};
 use std::ops::Range;
 
 impl Plan {
-    /// Says how ranks keep the state, where that was left to dtrain; gives what to say of it, if they share it out. It may be that the host carries the
-    /// gradients then ([`Plan::backend`]).
+    /// Says how ranks keep the state, where that was left to dtrain; gives what to say of it, if they share it out.
     ///
     /// *Errors*: as [`Plan::prototype`].
     pub fn choose_state(&mut self, chosen: &Chosen) -> Result<Option<String>, CliError> {
@@ -24,17 +23,14 @@ impl Plan {
         }
         let Err(problem) = self.room(chosen)? else { return Ok(None) };
         let lacks = problem.message;
-        let (whole, carried) = (self.config.clone(), self.carried);
-        // The least that has room; windows of gradients go through the host.
+        let whole = self.config.clone();
+        // The least that has room.
         for level in [ShardLevel::Optimizer, ShardLevel::Gradients, ShardLevel::Parameters] {
-            // Nor is a slower rank spared there.
-            if level > ShardLevel::Optimizer && (whole.backend == Backend::Nccl || whole.world.balance) {
+            // No slower rank is spared there.
+            if level > ShardLevel::Optimizer && whole.world.balance {
                 break;
             }
             self.config = whole.with_state_in_shards(level);
-            if level > ShardLevel::Optimizer {
-                self.carried = Some(Backend::Host);
-            }
             if self.room(chosen)?.is_ok() {
                 let words = match level {
                     ShardLevel::Optimizer => "they keep shards of it (state=sharded)",
@@ -48,7 +44,7 @@ impl Plan {
                 return Ok(Some(format!("state: auto: {lacks}, with a whole state each: {words}")));
             }
         }
-        (self.config, self.carried) = (whole, carried);
+        self.config = whole;
         Ok(None)
     }
 
@@ -133,6 +129,19 @@ impl Plan {
             }
         }
         memory
+    }
+
+    /// How many floats a rank has on its GPU beside its replica where NCCL carries windows: their slot, those that travel, and sums that wait.
+    pub(super) fn windows_beside(&self, about: &About, windows: &Windows) -> usize {
+        let micro_batches = self.batches.micro_batches();
+        let of_gradients = windows.memory() + windows.longest();
+        let of_parameters = match self.config.world.shard {
+            ShardLevel::Parameters => 2 * windows.longest_of_parameters(),
+            ShardLevel::Optimizer | ShardLevel::Gradients => 0,
+        };
+        let waiting = dtrain_runtime::folding_buffers(micro_batches, self.config.world.ranks) - 1;
+        let sums = waiting * (self.looked_at(about) + about.state.stats);
+        about.slot_len(micro_batches) + of_gradients + of_parameters + sums
     }
 
     /// What this rank of this host needs of a sum, which holds these shards.

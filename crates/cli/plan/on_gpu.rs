@@ -155,13 +155,14 @@ impl Plan {
     }
 
     /// How many floats a rank has on its GPU beside its replica: where NCCL carries the gradients, the slots in which they are
-    /// computed, and room for a bucket of those of its peers.
+    /// computed, and room for a bucket of those of its peers; or windows.
     #[must_use]
     pub fn floats_beside(&self, about: &About) -> usize {
         let gradient = about.gradient_len();
-        match self.backend() {
-            Backend::Nccl => gradient * self.slots(gradient).slots() + self.staged(about),
-            Backend::Auto | Backend::Host => 0,
+        match (self.backend(), &about.windows) {
+            (Backend::Nccl, Some(windows)) => self.windows_beside(about, windows),
+            (Backend::Nccl, None) => gradient * self.slots(gradient).slots() + self.staged(about),
+            (Backend::Auto | Backend::Host, _) => 0,
         }
     }
 

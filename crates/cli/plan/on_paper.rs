@@ -132,7 +132,8 @@ impl Plan {
         let kept_beside = if windows { 0 } else { kept.gradients.max(1) - 1 };
         let more = 4 * (gradient * kept_beside) as u64;
         if beside > 0 {
-            table.rows.push(("gradients for NCCL", Bytes(beside)));
+            let what = if windows { "windows for NCCL" } else { "gradients for NCCL" };
+            table.rows.push((what, Bytes(beside)));
         } else if more > 0 {
             table.rows.push(("more gradient buffers", Bytes(more)));
         }

@@ -2,7 +2,7 @@
 //!
 //! This file does not know how a collective is done; shared memory, frames and device libraries each implement it.
 
-use crate::{Arena, CollectiveError, Narrow, Op, Sequence};
+use crate::{Arena, CollectiveError, DeviceSlot, Narrow, Op, Sequence};
 use dtrain_types::Trailer;
 use std::fmt;
 use std::sync::{Arc, OnceLock};
@@ -28,6 +28,11 @@ pub trait Backend: Send {
     /// what they need of it, which they tell one another by a later barrier. *Panics* as [`Backend::arena`].
     fn reduced(&mut self) -> &[f32] {
         self.arena().lease(0)
+    }
+
+    /// Slot 0, where it is memory of a device and whoever has it may work on it there.
+    fn device_slot(&mut self) -> Option<&mut dyn DeviceSlot> {
+        None
     }
 
     /// Says what ranks need of sums and of what is gathered ([`Take::Needed`](crate::Take::Needed)), and what they have in an all-gather of the

@@ -36,6 +36,12 @@ impl Geometry {
         Self { len, root_slots, scratch_slots }
     }
 
+    /// The geometry of ranks that have no sum made: a slot by which they exchange floats.
+    #[must_use]
+    pub fn without_sums(len: usize) -> Self {
+        Self { len, root_slots: 1, scratch_slots: 0 }
+    }
+
     /// A geometry with which a rank can take any contiguous range of steps of up to `micro_batches`, in a world of any
     /// size, cut evenly or not: for memory that outlives a generation, because the next one cuts anew.
     ///

@@ -47,7 +47,7 @@ use crate::windows::Windows;
 use brought::{Brought, Zeros};
 use by_program::ByProgram;
 use by_stages::ByStages;
-use dtrain_types::{MicroBatch, Seed, Step, Wire};
+use dtrain_types::{DeviceMemory, MicroBatch, Seed, Step, Wire};
 use laid::Laid;
 use made_whole::MadeWhole;
 use making::{MakesPasses, Reads, Writes};
@@ -60,7 +60,7 @@ enum To<'a> {
     Kept(Kept<'a>),
     /// To the first of them, as a whole.
     First,
-    /// Window by window to the host, each rounded.
+    /// Window by window: to memory of the device that is lent, or to the host's, each rounded.
     Windows(&'a mut dyn Gradient, Wire),
 }
 
@@ -99,6 +99,8 @@ pub struct DeviceReplica<D: OwnMemory> {
     first: Option<Seed>,
     /// The host's memory for the sum of gradients that come in windows, between two steps.
     lent: Flat,
+    /// The same of its device, where windows come there.
+    lent_there: Option<(DeviceMemory, usize)>,
     facts: UpdateFacts,
     optimizer: Optimizer,
     runs: Runs,
@@ -189,6 +191,7 @@ impl<D: OwnMemory> DeviceReplica<D> {
             sections: [p?, s?, first?, second?, average?],
             shards,
             lent: Flat::default(),
+            lent_there: None,
             first: None,
             runs: optimizer.runs(layout),
             is_home: true,

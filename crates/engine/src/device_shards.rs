@@ -16,6 +16,7 @@ use crate::sharing::{UpdateShare, WORDS};
 use crate::update_facts::UpdateFacts;
 use crate::update_info::UpdateInfo;
 use dtrain_types::{Holding, Step, word_of_floats};
+use std::ops::Range;
 
 /// What a replica holds on its device.
 pub(crate) struct DeviceShards<D: OwnMemory> {
@@ -92,6 +93,11 @@ impl<D: OwnMemory> DeviceShards<D> {
         device.fetch_from(&self.sections[section as usize], at, to)
     }
 
+    /// Elements of a section of which it has but what it holds. *Panics* if it does not hold them.
+    pub fn part(&self, section: Section, elements: &Range<usize>) -> D::Ref<'_> {
+        D::part(D::look(&self.sections[section as usize]), self.held.place(elements))
+    }
+
     /// The shards.
     pub fn holding(&self) -> &Holding {
         &self.holding
@@ -130,6 +136,30 @@ impl<D: OwnMemory> DeviceShards<D> {
     ) -> Result<(), EngineError> {
         self.make_room(device, kept)?;
         device.send(sum, &mut self.sum)?;
+        self.look_at(device, facts, (step, share), of)
+    }
+
+    /// The same of a sum that lies in this memory of the device, which it keeps.
+    pub fn measure_there(
+        &mut self,
+        device: &D,
+        facts: &UpdateFacts,
+        (step, share): (Step, UpdateShare),
+        of: (u64, Divisor),
+        (kept, sum): (Held, D::Floats),
+    ) -> Result<(), EngineError> {
+        (self.kept, self.sum) = (kept, sum);
+        self.look_at(device, facts, (step, share), of)
+    }
+
+    /// Looks at its share of what it has kept.
+    fn look_at(
+        &mut self,
+        device: &D,
+        facts: &UpdateFacts,
+        (step, share): (Step, UpdateShare),
+        of: (u64, Divisor),
+    ) -> Result<(), EngineError> {
         let sum = D::look(&self.sum);
         let part = D::part(sum, self.kept.place(&share.part(facts.parameters, NORM_BLOCK)));
         device.squares(part, of.1.mean(), &mut self.squares);

@@ -2,7 +2,7 @@
 //!
 //! It does not know what a replica is, nor what becomes of a gradient.
 
-use dtrain_types::{MicroBatch, MicroRange, Step, Wire};
+use dtrain_types::{DeviceMemory, MicroBatch, MicroRange, Step, Wire};
 use std::ops::Range;
 
 /// Micro-batches of a step that follow one another, whose gradients a replica computes as one sum.
@@ -39,6 +39,13 @@ pub trait Gradient: Send {
 
     /// A part of it, to write: none of what was settled. *Panics* if there is no such part.
     fn part(&mut self, part: Range<usize>) -> &mut [f32];
+
+    /// Memory of the replica's device in which a part is to be written, and where in it, if that is where it goes; the work that writes it there is
+    /// given before the part is settled. *Panics* as [`Gradient::part`].
+    fn part_there(&mut self, part: Range<usize>) -> Option<(DeviceMemory, Range<usize>)> {
+        let _ = part;
+        None
+    }
 
     /// Notes that everything from element `from` on is final. It is told so from the end to the start, as the backward pass
     /// goes, and in any number of pieces.

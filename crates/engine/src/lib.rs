@@ -71,7 +71,7 @@ pub use external::{
     ExternalBatch, ExternalModel, ExternalReplica, ExternalTensor, StateView, external_layout,
 };
 pub use flat::Flat;
-pub use gathering::{BringsParameters, Gathering, OwnParameters};
+pub use gathering::{BringsParameters, Gathering, OwnParameters, OwnThere};
 pub use gradient::{Gradient, MicroBatchGroup};
 pub use gradient_check::check_gradients;
 pub use groups::{Grouping, MOST_GROUPS, ParameterGroup, Runs, fits};
@@ -92,7 +92,9 @@ pub use replica::{Replica, is_at_fault, micro_batch};
 pub use schedule::{Decay, LrScaling, LrSchedule, Span};
 pub use settling::{Findings, Normaliser, Settling, UpdateScalars, Verdict};
 pub use sharded_update::Sharded;
-pub use sharding::{Held, HeldState, Lies, Piece, ReducedSum, Sharding, Words, needed, word_cuts};
+pub use sharding::{
+    Held, HeldState, Lies, Piece, ReducedSum, Sharding, ShardingThere, Words, needed, word_cuts,
+};
 pub use shared_memory::{
     PARTS, SharedAreas, SharedParts, journal_word, shared_shape, shared_shape_in_blocks, stats_area,
 };

@@ -96,7 +96,9 @@ impl Sharded {
                 rule.device.squares(&sum[kept.place(&part)], divisor.mean(), squares);
                 (self.sum, self.kept) = (sum, kept);
             }
-            Lies::Kept => panic!("a replica in the host's memory keeps no gradients"),
+            Lies::Kept | Lies::FoldedThere { .. } => {
+                panic!("a replica in the host's memory keeps no gradients elsewhere")
+            }
         }
         let sums = &self.sum[self.kept.place(&rule.facts.sums())];
         self.making = Some(HeldUpdate::of(rule.device, (step, share), (samples, divisor), sums));

@@ -12,7 +12,7 @@ use crate::layout::{Layout, Section};
 use crate::sharing::{UpdateShare, WORDS};
 use crate::state::{State, StateShape};
 use crate::update_info::UpdateInfo;
-use dtrain_types::{Holders, Holding, Rank, Seed, Step, Transfer, joined, shard_elements};
+use dtrain_types::{DeviceMemory, Holders, Holding, Rank, Seed, Step, Transfer, joined, shard_elements};
 use std::ops::Range;
 
 /// Elements of a section that travel from one replica to others.
@@ -113,6 +113,13 @@ pub enum Lies<'a> {
         /// Theirs.
         sum: Flat,
     },
+    /// The same in memory of its device, which it keeps until it lends it ([`ShardingThere::lend_sum`]).
+    FoldedThere {
+        /// Which elements, as they lie there.
+        kept: Held,
+        /// Theirs.
+        sum: DeviceMemory,
+    },
 }
 
 /// Where words are that replicas tell one another.
@@ -134,6 +141,11 @@ pub trait Sharding {
 
     /// Lends memory of the host for a sum of so many elements: what was kept of the one before is forgotten.
     fn lend_sum(&mut self, elements: usize) -> Flat;
+
+    /// What it does in memory of its device, if it has one whose memory others reach.
+    fn there(&mut self) -> Option<&mut dyn ShardingThere> {
+        None
+    }
 
     /// Keeps what update number `step` needs of a reduced gradient, and looks at its share of it. Nothing of the state is changed.
     ///
@@ -181,6 +193,22 @@ pub trait Sharding {
     ///
     /// *Errors*: of the device, or it has no room; it then holds nothing.
     fn adopt(&mut self, moments: HeldState, applied: Step) -> Result<(), EngineError>;
+}
+
+/// What a replica with shards does in the memory of its device, to which others bring things: all of it is work that the device is given, and nobody waits
+/// for it. *Panics* in all of it if memory is not of this device, or ends too early.
+pub trait ShardingThere {
+    /// Whether it can work in such memory.
+    fn works_in(&self, memory: &DeviceMemory) -> bool;
+
+    /// [`Sharding::lend_sum`], of the memory that it was left with the sum before, if that has so many elements.
+    fn lend_sum(&mut self, elements: usize) -> Option<DeviceMemory>;
+
+    /// Lays elements of a section, which it has, into memory, from element `at` on.
+    fn lay(&mut self, section: Section, elements: Range<usize>, to: &DeviceMemory, at: usize);
+
+    /// Takes parameters that others hold from memory, from element `at` on. *Panics* if it has but what it holds of them.
+    fn pick(&mut self, parameters: Range<usize>, from: &DeviceMemory, at: usize);
 }
 
 /// What a replica has of some shards alone: the moments, and the parameters and their moving average where nobody has all of them.

@@ -10,15 +10,17 @@
 //!
 //! It does not know what the floats mean, nor how the communicator came about.
 
+mod on_slot;
+
 use crate::device::{Device, DeviceArena, DeviceError, MemoryPlace};
 use crate::pause::{Deadline, Pause};
 use crate::transfer::{Map, Part};
 use crate::{Communicator, CommunicatorAborter, NcclError, NcclGroup, record};
 use dtrain_collective::{
-    Abort, AbortFlag, Aborter, Arena, Assignment, Backend, CollectiveError, CountPlan, Geometry, Intent,
-    Moves, Narrow, Op, OpKind, Plans, Progress, Reduce, Sequence, Take,
+    Abort, AbortFlag, Aborter, Arena, Assignment, Backend, CollectiveError, CountPlan, DeviceSlot, Geometry,
+    Intent, Moves, Narrow, Op, OpKind, Plans, Progress, Reduce, Sequence, Take,
 };
-use dtrain_types::{Rank, Trailer};
+use dtrain_types::{DeviceMemory, Rank, Trailer};
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::ops::Range;
@@ -94,6 +96,8 @@ struct Held<D: Device> {
     records: D::Memory,
     staging: D::Memory,
     staged: usize,
+    /// What was lent to those who work on the slots.
+    lent: Vec<DeviceMemory>,
     /// Behind the records, and behind everything.
     told: D::Event,
     done: D::Event,
@@ -144,6 +148,7 @@ impl<D: Device> NcclBackend<D> {
             records: device.allocate(MemoryPlace::Device, world * record_size)?,
             staging: device.allocate(MemoryPlace::Device, 0)?,
             staged: 0,
+            lent: Vec::new(),
             told: device.event()?,
             done: device.event()?,
             arena,
@@ -269,8 +274,12 @@ impl<D: Device> NcclBackend<D> {
             OpKind::ReduceScatter => self.sum(intent, WHOLE)?,
             OpKind::AllGather | OpKind::Broadcast | OpKind::Barrier | OpKind::Copy => {
                 let (world, len) = (self.map.world, self.held().arena.geometry().len);
-                let narrow = self.narrow.as_ref().filter(|_| op.take() == Take::Rest);
-                let lacks = |to: usize, given: &Range<usize>| narrow.is_none_or(|it| !it.is_there(to, given));
+                let narrow = self.narrow.as_ref();
+                let lacks = |to: usize, given: &Range<usize>| match (op.take(), narrow) {
+                    (Take::All, _) | (_, None) => true,
+                    (Take::Rest, Some(narrow)) => !narrow.is_there(to, given),
+                    (Take::Needed, Some(narrow)) => narrow.is_needed(to, given),
+                };
                 self.spread(|rank| op.moves(rank, world, len).expect("it is no reduction"), lacks)?;
             }
         }
@@ -517,6 +526,10 @@ impl<D: Device> Backend for NcclBackend<D> {
     fn arena(&mut self) -> &mut dyn Arena {
         self.progress.assert_idle();
         &mut self.held.as_mut().expect("only the end takes it").arena
+    }
+
+    fn device_slot(&mut self) -> Option<&mut dyn DeviceSlot> {
+        Some(self)
     }
 
     fn narrow(&mut self, narrow: &Narrow) {

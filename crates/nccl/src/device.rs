@@ -4,6 +4,7 @@
 //! whether a mark was reached. It does not know ranks.
 
 use dtrain_collective::{Arena, SumOrder};
+use dtrain_types::DeviceMemory;
 use nccl_sys::cudaStream_t;
 use std::ffi::c_void;
 
@@ -57,8 +58,13 @@ pub trait DeviceArena: Arena {
     /// Where a slot begins. *Panics* if there is no such slot.
     fn address(&self, slot: usize) -> Address;
 
-    /// Puts on the stream what the host wrote into leases that are copies of slots; nothing where a lease is the slot.
+    /// Puts on the stream what the host wrote into leases that are copies of slots, behind all that fills the slots; nothing where a lease is the slot.
     fn settle(&mut self) -> Result<(), DeviceError> {
+        Ok(())
+    }
+
+    /// What fills the slots comes behind all that is on the stream; nothing where the host fills them.
+    fn hand_over(&mut self) -> Result<(), DeviceError> {
         Ok(())
     }
 }
@@ -91,6 +97,12 @@ pub unsafe trait Device: Send {
     /// Zeroed memory. *Errors*: there is not so much.
     fn allocate(&self, place: MemoryPlace, bytes: usize) -> Result<Self::Memory, DeviceError>;
 
+    /// Zeroed memory of the device, which whoever fills the slots knows as well. *Errors*: there is not so much.
+    fn share(&self, floats: usize) -> Result<DeviceMemory, DeviceError>;
+
+    /// Where shared memory begins, and how many floats it has; none if it is of another device.
+    fn reach(&self, memory: &DeviceMemory) -> Option<(Address, usize)>;
+
     /// Where memory begins; a multiple of 64.
     fn address(&self, memory: &Self::Memory) -> Address;
 
@@ -105,6 +117,12 @@ pub unsafe trait Device: Send {
     /// # Safety
     /// They are floats of this device's memory, and live until the stream has passed this.
     unsafe fn fill(&self, at: Address, floats: usize, value: f32) -> Result<(), DeviceError>;
+
+    /// Puts on the stream that floats are added to others: `into += from`, each rounded once.
+    ///
+    /// # Safety
+    /// Both are `floats` floats of this device's memory that do not overlap, and live until the stream has passed this.
+    unsafe fn add_to(&self, from: Address, into: Address, floats: usize) -> Result<(), DeviceError>;
 
     /// Plans the sum of `leaves`, `floats` long, to `out`, which may be the address of a leaf.
     ///

@@ -11,7 +11,8 @@ use crate::communicator::Forming;
 use crate::device::{Device, DeviceError};
 use crate::{BackendParts, CommunicatorAborter, NcclBackend, NcclError, NcclLibrary, NcclSetup, UniqueId};
 use dtrain_collective::{
-    Abort, Aborter, Arena, Assignment, Backend, CollectiveError, Geometry, Narrow, Op, Reduce, Sequence,
+    Abort, Aborter, Arena, Assignment, Backend, CollectiveError, DeviceSlot, Geometry, Narrow, Op, Reduce,
+    Sequence,
 };
 use dtrain_types::Trailer;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -263,6 +264,11 @@ impl<D: Device> Backend for NcclPlane<D> {
             State::Meeting(meeting) => &mut meeting.arena,
             State::Failed(error) => panic!("the backend is dead: {error}"),
         }
+    }
+
+    /// *Blocks* until its peers have come. None of one that is dead.
+    fn device_slot(&mut self) -> Option<&mut dyn DeviceSlot> {
+        self.met().ok().and_then(Backend::device_slot)
     }
 
     fn takes_offers(&self) -> bool {

@@ -2,6 +2,7 @@
 
 use crate::carries::{Carries, Parcel, ParcelKind};
 use crate::error::RoundsError;
+use crate::memory::Memory;
 use crate::rounds::Rounds;
 use crate::window_sums::{Round, RoundsPlan};
 use crate::windowed_gradient::Then;
@@ -9,7 +10,7 @@ use dtrain_collective::CollectiveError;
 use dtrain_engine::{
     BringsParameters, Call, Flat, Gradient, Itinerary, Layout, Section, StageSlice, Windows,
 };
-use dtrain_types::{Holders, NodeId, Rank, Wire};
+use dtrain_types::{Holders, NodeId, Rank, ShardLevel, Wire};
 use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::{Arc, Mutex};
@@ -92,6 +93,7 @@ fn rounds() -> Rounds {
         slot: 2 * STAGE,
         micro_batches: 2,
         wire: Wire::F32,
+        level: ShardLevel::Parameters,
     })
 }
 
@@ -122,7 +124,7 @@ fn told(recorder: &Recorder) -> Vec<Event> {
 #[test]
 fn the_next_window_is_asked_for_before_a_stage_is_computed_and_a_gradient_is_given_away_behind_it() {
     let (mut rounds, mut recorder) = (rounds(), Recorder::default());
-    rounds.begin(Flat::zeros(rounds.kept().elements()));
+    rounds.begin(Memory::Home(Flat::zeros(rounds.kept().elements())));
     train(&mut rounds, &mut recorder, None);
     // The last stage forward is the first one backward, whose window is still there.
     let forward = [Asked(0), Asked(1), Computed(0), Asked(2), Computed(1), Asked(1), Computed(2)];
@@ -131,7 +133,7 @@ fn the_next_window_is_asked_for_before_a_stage_is_computed_and_a_gradient_is_giv
     // The next micro-batch begins with what the last one ended with; the next step does not.
     train(&mut rounds, &mut recorder, None);
     assert_eq!(told(&recorder)[..2], [Asked(1), Computed(0)]);
-    rounds.begin(Flat::zeros(rounds.kept().elements()));
+    rounds.begin(Memory::Home(Flat::zeros(rounds.kept().elements())));
     train(&mut rounds, &mut recorder, None);
     assert_eq!(told(&recorder)[..3], [Asked(0), Asked(1), Computed(0)]);
 }
@@ -146,7 +148,7 @@ fn what_was_asked_for_and_is_not_used_comes_home_with_the_rest() {
     let unclaimed = recorder.brought.drain(..).map(|parcel| (ParcelKind::Parameters, parcel));
     assert_eq!(rounds.come_home(carriage, unclaimed), Ok(()));
     // There is memory for all that is carried, once more.
-    rounds.begin(Flat::zeros(rounds.kept().elements()));
+    rounds.begin(Memory::Home(Flat::zeros(rounds.kept().elements())));
     train(&mut rounds, &mut recorder, None);
     assert_eq!(recorder.exchanged.len() + rounds.at_once(), 4);
 }
@@ -171,7 +173,7 @@ fn what_a_rank_holds_of_a_window_is_what_it_reads_there() {
 fn a_break_is_told_once_all_is_home_and_is_no_break_of_the_next_outing() {
     let mut rounds = rounds();
     let mut broken = rounds.set_out();
-    let mut parcel = Parcel { window: 0, memory: Flat::zeros(STAGE) };
+    let mut parcel = Parcel { window: 0, memory: Memory::Home(Flat::zeros(STAGE)) };
     let mut exchange = Breaks { asked: 0 };
     broken.bring(&mut parcel, &mut exchange);
     broken.exchange(&parcel, Round { number: 0, micro_batches: 2 }, &mut exchange);

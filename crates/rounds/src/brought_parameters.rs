@@ -4,8 +4,11 @@
 //! All ranks ask alike: a pass that reads what it said beforehand is all that takes. This file does not know how windows travel.
 
 use crate::carries::{Carries, Parcel};
+use crate::memory::{Memory, Site};
 use crate::window_parameters::ParameterWindows;
-use dtrain_engine::{BringsParameters, Flat, OwnParameters, Section};
+use dtrain_collective::CollectiveError;
+use dtrain_engine::{BringsParameters, OwnParameters, OwnThere, Section};
+use dtrain_types::{DeviceMemory, ShardLevel};
 use std::ops::Range;
 use std::sync::{Mutex, PoisonError};
 
@@ -15,18 +18,22 @@ pub struct ParameterStock {
     there: Option<Parcel>,
     /// The next one, if it need not travel.
     here: Option<Parcel>,
-    free: Vec<Flat>,
+    free: Vec<Memory>,
+    /// Whether all of it is memory of a device.
+    is_there: bool,
 }
 
 impl ParameterStock {
-    /// For these windows.
-    #[must_use]
-    pub fn new(windows: &ParameterWindows) -> Self {
-        Self {
-            there: None,
-            here: None,
-            free: (0..Self::WINDOWS).map(|_| Flat::zeros(windows.longest())).collect(),
-        }
+    /// For these windows, on this site, where they are brought at all. *Errors*: it has no room.
+    pub fn at(
+        site: &mut Site<'_>,
+        windows: &ParameterWindows,
+        level: ShardLevel,
+    ) -> Result<Self, CollectiveError> {
+        let are_brought = level == ShardLevel::Parameters;
+        let longest = if are_brought { windows.longest() } else { 0 };
+        let free = (0..Self::WINDOWS).map(|_| site.take(longest)).collect::<Result<_, _>>()?;
+        Ok(Self { there: None, here: None, free, is_there: matches!(site, Site::There(_)) })
     }
 
     /// How many windows there is memory for.
@@ -67,11 +74,11 @@ impl<'a, 'b> BroughtParameters<'a, 'b> {
         Self { windows, stock, carrier, ahead, is_coming: false }
     }
 
-    /// Has the next window brought if it travels, unless one is on its way or there is none.
-    fn ask(&mut self, own: &mut OwnParameters<'_>) {
+    /// Has the next window brought if it travels, unless one is on its way or there is none; what this rank has of it is laid there first.
+    fn ask(&mut self, lay: &mut dyn FnMut(usize, &mut Memory)) {
         let Some((window, ahead)) = self.ahead.split_first().filter(|_| !self.is_coming) else { return };
         let mut memory = self.stock.free.pop().expect("one of two windows is there at most");
-        self.windows.lay(*window, &mut memory, own);
+        lay(*window, &mut memory);
         let parcel = Parcel { window: *window, memory };
         match self.windows.travels(*window) {
             true => self.carrier.lock().unwrap_or_else(PoisonError::into_inner).bring(parcel),
@@ -79,14 +86,17 @@ impl<'a, 'b> BroughtParameters<'a, 'b> {
         }
         (self.ahead, self.is_coming) = (ahead, true);
     }
-}
 
-impl BringsParameters for BroughtParameters<'_, '_> {
-    fn bring(&mut self, _section: Section, elements: Range<usize>, own: &mut OwnParameters<'_>) -> &[f32] {
+    /// Memory in which these elements are, and where.
+    fn come(
+        &mut self,
+        elements: &Range<usize>,
+        lay: &mut dyn FnMut(usize, &mut Memory),
+    ) -> (&Memory, Range<usize>) {
         let windows = self.windows;
-        let place = |parcel: &Parcel| windows.place_in(parcel.window, &elements);
+        let place = |parcel: &Parcel| windows.place_in(parcel.window, elements);
         if self.stock.there.as_ref().and_then(place).is_none() {
-            self.ask(own);
+            self.ask(lay);
             assert!(self.is_coming, "the pass reads {elements:?} and did not say so");
             let here = self.stock.here.take();
             let carrier = || self.carrier.lock().unwrap_or_else(PoisonError::into_inner);
@@ -95,9 +105,36 @@ impl BringsParameters for BroughtParameters<'_, '_> {
             (self.stock.there, self.is_coming) = (Some(parcel), false);
         }
         // While the pass computes with this one the next one travels.
-        self.ask(own);
+        self.ask(lay);
         let parcel = self.stock.there.as_ref().expect("it has come");
         let place = place(parcel).expect("a pass reads windows in the order that it told");
-        &parcel.memory[place]
+        (&parcel.memory, place)
+    }
+}
+
+impl BringsParameters for BroughtParameters<'_, '_> {
+    fn bring(&mut self, _section: Section, elements: Range<usize>, own: &mut OwnParameters<'_>) -> &[f32] {
+        let windows = self.windows;
+        let lay = &mut |window, memory: &mut Memory| windows.lay(window, memory.home_mut(), own);
+        let (memory, place) = self.come(&elements, lay);
+        &memory.home()[place]
+    }
+
+    fn bring_there(
+        &mut self,
+        _section: Section,
+        elements: Range<usize>,
+        own: &mut OwnThere<'_>,
+    ) -> Option<(DeviceMemory, Range<usize>)> {
+        if !self.stock.is_there {
+            return None;
+        }
+        let windows = self.windows;
+        let lay = &mut |window, memory: &mut Memory| {
+            let memory = memory.there().expect("all of it is there");
+            windows.lay_there(window, memory, own);
+        };
+        let (memory, place) = self.come(&elements, lay);
+        Some((memory.there().expect("all of it is there").clone(), place))
     }
 }

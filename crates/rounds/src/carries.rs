@@ -2,10 +2,10 @@
 
 use crate::exchange::Exchange;
 use crate::folding::Folding;
+use crate::memory::Memory;
 use crate::window_parameters::ParameterWindows;
 use crate::window_sums::{Round, WindowSums};
 use dtrain_collective::CollectiveError;
-use dtrain_engine::Flat;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ pub struct Parcel {
     /// Which.
     pub window: usize,
     /// What it is.
-    pub memory: Flat,
+    pub memory: Memory,
 }
 
 /// What a parcel is.

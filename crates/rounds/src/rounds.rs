@@ -9,18 +9,19 @@ use crate::carries::{AtOnce, Carriage, Carries, Parcel, ParcelKind};
 use crate::error::RoundsError;
 use crate::exchange::Exchange;
 use crate::folding::Folding;
+use crate::memory::{Memory, Site};
 use crate::owned::Owned;
 use crate::trailers::in_tree_order;
 use crate::window_parameters::ParameterWindows;
 use crate::window_sums::{Round, RoundsPlan, WindowSums};
 use crate::windowed_gradient::{GradientStock, Then, WindowedGradient};
-use dtrain_collective::{CollectiveError, Op, Take};
+use dtrain_collective::{CollectiveError, DeviceSlot, Op, Take};
 use dtrain_engine::device::LossSums;
 use dtrain_engine::{
-    BatchFigures, BatchView, BringsParameters, Call, EngineError, EvaluationCounts, Flat, Gradient, Held,
+    BatchFigures, BatchView, BringsParameters, Call, EngineError, EvaluationCounts, Gradient, Held,
     Itinerary, MicroBatchGroup, Replica, Section,
 };
-use dtrain_types::{MicroBatch, Step, Trailer, word_of_floats, word_to_floats};
+use dtrain_types::{MicroBatch, Step, Trailer, Wire, word_of_floats, word_to_floats};
 use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::{Arc, Mutex};
@@ -38,6 +39,7 @@ pub struct Rounds {
     gradients: GradientStock,
     parameters: Arc<ParameterWindows>,
     brought: ParameterStock,
+    is_there: bool,
     /// Unless a carrier has it.
     carriage: Option<Carriage>,
     /// Where what ranks tell one another begins in a slot, and where the last one's ends.
@@ -54,26 +56,44 @@ pub struct Computed<'a> {
 }
 
 impl Rounds {
-    /// The rounds of a generation.
+    /// The rounds of a generation, whose windows lie in the memory of the host.
     #[must_use]
     pub fn new(plan: &RoundsPlan<'_>) -> Self {
+        Self::at(&mut Site::Home, plan).expect("the host has memory, or ends the process")
+    }
+
+    /// The same, whose windows lie in the memory of the device that has this slot. *Errors*: it has no room. *Panics* if sums are to be rounded.
+    pub fn there(plan: &RoundsPlan<'_>, slot: &mut dyn DeviceSlot) -> Result<Self, CollectiveError> {
+        assert_eq!(plan.wire, Wire::F32, "a device rounds no sums");
+        Self::at(&mut Site::There(slot), plan)
+    }
+
+    fn at(site: &mut Site<'_>, plan: &RoundsPlan<'_>) -> Result<Self, CollectiveError> {
         let (rank, world) = plan.rank;
         let owned = Owned::of(plan.holders, rank, plan.cuts);
         let parameters = Arc::new(ParameterWindows::new(plan.windows, &owned, plan.slot));
         let sums = Arc::new(WindowSums::new(plan));
-        let folding = Folding::new(sums.kept().elements(), (plan.micro_batches, world as u32), plan.wire);
+        let at_once = (plan.micro_batches, world as u32);
+        let folding = Folding::at(site, sums.kept().elements(), at_once, plan.wire)?;
         let carriage = Carriage::new(Arc::clone(&parameters), Arc::clone(&sums), folding, world);
-        Self {
+        Ok(Self {
             rank: rank.index(),
             world,
             itinerary: plan.windows.itinerary().clone(),
-            brought: ParameterStock::new(&parameters),
-            gradients: GradientStock::new(plan.windows),
+            brought: ParameterStock::at(site, &parameters, plan.level)?,
+            gradients: GradientStock::at(site, plan.windows)?,
+            is_there: matches!(site, Site::There(_)),
             carriage: Some(carriage),
             sums,
             parameters,
             starts: Vec::with_capacity(world + 1),
-        }
+        })
+    }
+
+    /// Whether windows lie in the memory of a device.
+    #[must_use]
+    pub fn are_there(&self) -> bool {
+        self.is_there
     }
 
     /// How many a step of so many micro-batches has.
@@ -100,14 +120,14 @@ impl Rounds {
         ParameterStock::WINDOWS + self.gradients.windows()
     }
 
-    /// Begins a step, in memory for what is kept of the sum.
-    pub fn begin(&mut self, memory: Flat) {
+    /// Begins a step, in memory for what is kept of the sum. *Panics* if windows lie elsewhere.
+    pub fn begin(&mut self, memory: Memory) {
         self.brought.forget();
         self.at_home().folding.give(memory);
     }
 
     /// The sum of the step.
-    pub fn take(&mut self) -> Flat {
+    pub fn take(&mut self) -> Memory {
         self.at_home().folding.take()
     }
 
@@ -214,12 +234,12 @@ impl Rounds {
         starts.clear();
         starts.push(0);
         (0..world).for_each(|rank| starts.push(starts[rank] + TRAILER * of(rank)));
-        let slot = &mut by.slot()[starts[self.rank]..starts[self.rank + 1]];
+        let slot = by.part(starts[self.rank]..starts[self.rank + 1]);
         for (words, trailer) in slot.chunks_exact_mut(TRAILER).zip(own) {
             words.copy_from_slice(&to_floats(trailer));
         }
         by.gather(&Op::AllGather { cuts: Some(starts), take: Take::All })?;
-        let slot = by.slot();
+        let slot = by.part(0..starts[world]);
         let of = |m: usize| starts[m % world] + TRAILER * (m / world);
         let all = (0..micro_batches as usize).map(|m| of_floats(&slot[of(m)..of(m) + TRAILER]));
         Ok(in_tree_order(all))
@@ -371,8 +391,14 @@ fn bring(
     replica: &mut dyn Replica,
     brought: &mut BroughtParameters<'_, '_>,
 ) {
+    let sharding = replica.sharding().expect("whoever takes part holds shards");
+    if let Some(there) = sharding.there() {
+        let lay = &mut |run: Range<usize>, to: &_, at| there.lay(section, run, to, at);
+        if brought.bring_there(section, elements.clone(), lay).is_some() {
+            return;
+        }
+    }
     brought.bring(section, elements.clone(), &mut |run, to| {
-        let sharding = replica.sharding().expect("whoever takes part holds shards");
         sharding.read(section, run.start, to).expect("what a host holds can be read");
     });
 }

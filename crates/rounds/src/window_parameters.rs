@@ -2,10 +2,12 @@
 //!
 //! All ranks bring the same windows in the same order. This file does not know what is computed with them, nor when they are asked for.
 
-use crate::exchange::Exchange;
+use crate::exchange::{Exchange, there};
+use crate::memory::Memory;
 use crate::owned::{GatherPiece, Owned};
 use dtrain_collective::{CollectiveError, Op, Take};
-use dtrain_engine::{Call, OwnParameters, Windows};
+use dtrain_engine::{Call, OwnParameters, OwnThere, Windows};
+use dtrain_types::DeviceMemory;
 use std::ops::Range;
 
 /// The windows of the parameters of a generation.
@@ -90,24 +92,56 @@ impl ParameterWindows {
         held.for_each(|run| own(run.clone(), &mut memory[window.place(run)]));
     }
 
+    /// The same in memory of a device.
+    pub fn lay_there(&self, window: usize, memory: &DeviceMemory, own: &mut OwnThere<'_>) {
+        let window = &self.all[window];
+        let held = window.pieces.iter().flat_map(|piece| &piece.held);
+        held.for_each(|run| own(run.clone(), memory, window.place(run).start));
+    }
+
     /// Brings the rest of a window into memory in which lies what this rank holds of it, and gives others that. *Blocks* for all ranks. *Errors*:
     /// an exchange broke off.
     pub fn bring(
         &self,
         window: usize,
-        memory: &mut [f32],
+        memory: &mut Memory,
         by: &mut dyn Exchange,
     ) -> Result<(), CollectiveError> {
         let window = &self.all[window];
         for piece in window.pieces.iter().filter(|piece| piece.is_lacked) {
             let GatherPiece { from, held, lacks, cuts, narrow, .. } = piece;
             let in_slot = |run: &Range<usize>| run.start - from..run.end - from;
-            let slot = by.slot();
-            held.iter().for_each(|run| slot[in_slot(run)].copy_from_slice(&memory[window.place(run)]));
+            match memory {
+                Memory::Home(memory) => {
+                    let slot = by.slot();
+                    held.iter()
+                        .for_each(|run| slot[in_slot(run)].copy_from_slice(&memory[window.place(run)]));
+                }
+                Memory::There(memory) => {
+                    let slot = there(by);
+                    held.iter()
+                        .try_for_each(|run| slot.put(memory, window.place(run), in_slot(run).start))?;
+                }
+            }
             by.narrow(narrow);
             by.gather(&Op::AllGather { cuts: Some(cuts), take: Take::Rest })?;
-            let slot = by.slot();
-            lacks.iter().for_each(|run| memory[window.place(run)].copy_from_slice(&slot[in_slot(run)]));
+            match memory {
+                Memory::Home(memory) => {
+                    let slot = by.slot();
+                    lacks
+                        .iter()
+                        .for_each(|run| memory[window.place(run)].copy_from_slice(&slot[in_slot(run)]));
+                }
+                Memory::There(memory) => {
+                    let slot = there(by);
+                    lacks
+                        .iter()
+                        .try_for_each(|run| slot.take(in_slot(run), memory, window.place(run).start))?;
+                }
+            }
+        }
+        if let Memory::There(_) = memory {
+            there(by).hand_over()?;
         }
         Ok(())
     }

@@ -2,11 +2,12 @@
 //!
 //! All ranks exchange the same windows in the same order. This file does not know what is computed, nor when, nor what comes of the sum.
 
-use crate::exchange::Exchange;
+use crate::exchange::{Exchange, there};
 use crate::folding::{Folding, Fresh};
+use crate::memory::Memory;
 use dtrain_collective::{CollectiveError, Narrow, Op, Take};
 use dtrain_engine::{Held, UpdateShare, Windows, needed};
-use dtrain_types::{Holders, Rank, Wire};
+use dtrain_types::{Holders, Rank, ShardLevel, Wire};
 use std::ops::Range;
 
 /// What rounds follow from.
@@ -27,6 +28,8 @@ pub struct RoundsPlan<'a> {
     pub micro_batches: u32,
     /// What every sum is rounded to.
     pub wire: Wire,
+    /// What ranks share out: passes are brought parameters where those are.
+    pub level: ShardLevel,
 }
 
 /// Which round of a step.
@@ -94,11 +97,11 @@ impl WindowSums {
         &self.kept
     }
 
-    /// Gives those who hold a window what this rank has computed of it, which is this, and adds up what it holds itself. *Blocks* for all ranks.
-    /// *Errors*: an exchange broke off.
+    /// Gives those who hold a window what this rank has computed of it, which is this, and adds up what it holds itself: where it lies. *Blocks* for
+    /// all ranks. *Errors*: an exchange broke off.
     pub fn exchange(
         &self,
-        (window, computed): (usize, &[f32]),
+        (window, computed): (usize, &Memory),
         round: Round,
         (folding, starts): (&mut Folding, &mut Vec<usize>),
         by: &mut dyn Exchange,
@@ -113,17 +116,33 @@ impl WindowSums {
             starts.extend((0..=*world).map(|of| of.min(active) * len));
             if *rank < active {
                 let at = piece.elements.start - elements.start;
-                let slot = &mut by.slot()[*rank * len..(*rank + 1) * len];
-                slot.copy_from_slice(&computed[at..at + len]);
+                match computed {
+                    Memory::Home(computed) => {
+                        let slot = &mut by.slot()[*rank * len..(*rank + 1) * len];
+                        slot.copy_from_slice(&computed[at..at + len]);
+                    }
+                    Memory::There(computed) => there(by).put(computed, at..at + len, *rank * len)?,
+                }
             }
             by.narrow(&piece.narrow);
             by.gather(&Op::AllGather { cuts: Some(starts), take: Take::Needed })?;
-            let slot = by.slot();
             let is_last = first + active as u32 == round.micro_batches;
             let fresh = Fresh { first, count: active, len, is_last };
-            for (to, from) in &piece.keeps {
-                folding.add(fresh, to.clone(), *from, slot);
+            match computed {
+                Memory::Home(_) => {
+                    let slot = by.slot();
+                    piece.keeps.iter().for_each(|(to, from)| folding.add(fresh, to.clone(), *from, slot));
+                }
+                Memory::There(_) => {
+                    let slot = there(by);
+                    let mut keeps = piece.keeps.iter();
+                    keeps.try_for_each(|(to, from)| folding.add_there(fresh, to.clone(), *from, slot))?;
+                }
             }
+        }
+        if let Memory::There(_) = computed {
+            // Its memory is free again.
+            there(by).hand_over()?;
         }
         Ok(())
     }

@@ -3,8 +3,8 @@
 use super::*;
 use dtrain_collective::{Abort, Aborter, Arena, CollectiveError, Geometry, HostArena, Op};
 use dtrain_engine::{Flat, Itinerary, Layout, StageSlice, Windows};
-use dtrain_rounds::RoundsPlan;
-use dtrain_types::{Holders, NodeId, Rank, Trailer, Wire};
+use dtrain_rounds::{Memory, RoundsPlan};
+use dtrain_types::{Holders, NodeId, Rank, ShardLevel, Trailer, Wire};
 use std::sync::{Condvar, Mutex};
 
 /// Parameters of a stage: it makes a window of its own.
@@ -103,8 +103,9 @@ fn rounds() -> Rounds {
         slot: 2 * STAGE,
         micro_batches: 2,
         wire: Wire::F32,
+        level: ShardLevel::Parameters,
     });
-    rounds.begin(Flat::zeros(rounds.kept().elements()));
+    rounds.begin(Memory::Home(Flat::zeros(rounds.kept().elements())));
     rounds
 }
 
@@ -114,7 +115,7 @@ fn slow(story: &Arc<Story>, waits: bool, breaks: Option<u64>) -> Lendable {
 }
 
 fn parcel(window: usize) -> Parcel {
-    Parcel { window, memory: Flat::zeros(STAGE) }
+    Parcel { window, memory: Memory::Home(Flat::zeros(STAGE)) }
 }
 
 const ROUND: Round = Round { number: 0, micro_batches: 2 };

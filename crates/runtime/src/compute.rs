@@ -11,7 +11,7 @@ mod load;
 use crate::batches::Batches;
 use crate::broke::{Broke, data, engine, off, panic_text, told_to_leave};
 use crate::controls::Controls;
-use crate::data_plane::{DataPlane, step_counts};
+use crate::data_plane::{DataPlane, step_counts, summed_counts};
 use crate::figures::{flatten, lend};
 use crate::kept_state;
 use crate::news::{AfterStep, News, NewsSender};
@@ -163,11 +163,11 @@ impl Compute {
     ) -> Result<(), Broke> {
         self.generation = membership.generation;
         self.news.enter(membership.rank);
-        let counts = step_counts(self.parts.feed.plan());
-        backend.prepare(&counts);
+        let about = self.parts.replica.about();
+        backend.prepare(&summed_counts(about, self.parts.feed.plan()));
         backend.start(Sequence(0), &Op::Barrier).and_then(|()| backend.finish(Sequence(0))).map_err(off)?;
         tracing::debug!(backend = backend.describe(), "reached all peers");
-        let group = self.parts.replica.about().group as usize;
+        let (counts, group) = (step_counts(self.parts.feed.plan()), about.group as usize);
         self.plane = Some(DataPlane::new(backend, membership, writers, &counts, self.parts.mode, group));
         Ok(())
     }

@@ -67,7 +67,7 @@ pub fn copy_state(
         }
         turn(backend, &roles.sources)?;
         if let Some(fresh) = &mut fresh {
-            fresh.write(window.clone(), &backend.arena().lease(0)[..window.len()]);
+            fresh.write(window.clone(), backend.arena().lease_part(0, 0..window.len()));
         }
         from = window.end;
     }
@@ -79,10 +79,10 @@ pub fn copy_state(
         let first = &roles.sources[..1];
         if first[0] == roles.own {
             let words = digest_words(state(replica)?);
-            backend.arena().lease(0)[..DIGEST].copy_from_slice(&words);
+            backend.arena().lease_part(0, 0..DIGEST).copy_from_slice(&words);
         }
         turn(backend, first)?;
-        let told = &backend.arena().lease(0)[..DIGEST];
+        let told = &*backend.arena().lease_part(0, 0..DIGEST);
         let same = |a: &[f32], b: &[f32]| a.iter().zip(b).all(|(a, b)| a.to_bits() == b.to_bits());
         if fresh.as_ref().is_some_and(|fresh| !same(told, &digest_words(fresh))) {
             let reason = "the copied state has another digest than its source".to_owned();

@@ -9,7 +9,7 @@ use crate::lendable::Lendable;
 use crate::recipe::ComputeParts;
 use crate::shards::Shards;
 use dtrain_collective::{Assignment, Backend, Geometry, Reduce, Sequence, rank_roots};
-use dtrain_engine::BatchFigures;
+use dtrain_engine::{About, BatchFigures};
 use dtrain_rounds::Rounds;
 use dtrain_types::{BatchPlan, Generation, Merger, MicroRange, Rank, Step, Trailer};
 
@@ -84,7 +84,10 @@ impl DataPlane {
             Some(_) => Gradients::Host(None),
             None => Gradients::choose(self.backend.as_mut(), share, parts),
         };
-        let kept = match self.rounds {
+        let kept = match &self.rounds {
+            Some(CarriedRounds { rounds, .. }) if rounds.are_there() => {
+                "on the devices of those who hold their shards, to which windows travel while the rest is computed"
+            }
             Some(_) => "by those who hold their shards, to whom windows travel while the rest is computed",
             None => self.gradients.describe(),
         };
@@ -132,6 +135,12 @@ pub fn step_counts(plan: &BatchPlan) -> Vec<u32> {
     let mut counts = vec![plan.step(Step(1)).micro_batches, last];
     counts.dedup();
     counts
+}
+
+/// Those whose sums the backend makes: none where ranks exchange windows, and make sums themselves.
+#[must_use]
+pub fn summed_counts(about: &About, plan: &BatchPlan) -> Vec<u32> {
+    if about.windows.is_some() { Vec::new() } else { step_counts(plan) }
 }
 
 /// A rank's collective membership from the protocol's.

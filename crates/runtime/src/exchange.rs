@@ -1,8 +1,9 @@
 //! Collectives that add nothing, by which the ranks of a generation exchange floats. It does not know what they are.
 
 use crate::broke::{Broke, off};
-use dtrain_collective::{Backend, CollectiveError, Narrow, Op, Sequence};
+use dtrain_collective::{Backend, CollectiveError, DeviceSlot, Narrow, Op, Sequence};
 use dtrain_rounds::Exchange;
+use std::ops::Range;
 use std::time::{Duration, Instant};
 
 /// A collective that adds nothing, from its start to its end; tells how long it took.
@@ -39,6 +40,14 @@ pub struct Wires<'a> {
 impl Exchange for Wires<'_> {
     fn slot(&mut self) -> &mut [f32] {
         self.backend.arena().lease(0)
+    }
+
+    fn part(&mut self, part: Range<usize>) -> &mut [f32] {
+        self.backend.arena().lease_part(0, part)
+    }
+
+    fn device_slot(&mut self) -> Option<&mut dyn DeviceSlot> {
+        self.backend.device_slot()
     }
 
     fn narrow(&mut self, narrow: &Narrow) {

@@ -10,7 +10,7 @@ use crate::figures::{lend, sum_of_trailers};
 use crate::gradients::{Pass, Subtree, Tools, Turn};
 use crate::profiler::Profiler;
 use crate::recipe::ComputeParts;
-use crate::sharded_state::sharding;
+use crate::sharded_state::begin_rounds;
 use dtrain_engine::{EngineError, MicroBatchGroup, StepOutcome, UpdateInfo, is_at_fault};
 use dtrain_protocol::{Activity, Failure};
 use dtrain_rounds::{Computed, Round};
@@ -81,9 +81,7 @@ impl Passes<'_> {
         let replica = parts.replica.as_mut();
         let mut trailers = std::mem::take(&mut plane.trailers);
         trailers.clear();
-        let (rounds, _) = plane.in_rounds();
-        let elements = rounds.kept().elements();
-        rounds.begin(sharding(replica).lend_sum(elements));
+        begin_rounds(plane, replica)?;
         let mut out = plane.set_out();
         for number in 0..out.rounds().count(micro_batches) {
             if controls.must_leave(generation) {

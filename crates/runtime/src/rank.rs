@@ -6,7 +6,7 @@
 use crate::clock::Clock;
 use crate::compute::{Compute, Order};
 use crate::controls::Controls;
-use crate::data_plane::{collective_membership, step_counts};
+use crate::data_plane::{collective_membership, summed_counts};
 use crate::link::{self, LinkReceiver, LinkSender};
 use crate::news::{News, NewsSender, RecordBuffer};
 use crate::rank_handles::RankHandles;
@@ -291,7 +291,8 @@ fn start_workers(
     let (orders, queue) = channel();
     let RankParts { compute: parts, fabric, .. } = parts;
     let plan = parts.feed.plan();
-    let gradient = (parts.replica.about().slot_len(plan.micro_batches()), step_counts(plan));
+    let about = parts.replica.about();
+    let gradient = (about.slot_len(plan.micro_batches()), summed_counts(about, plan));
     let sync = Sync {
         fabric: Some(fabric),
         orders: orders.clone(),

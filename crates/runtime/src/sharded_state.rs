@@ -3,19 +3,20 @@
 //! The order of the parts is the agenda's. Parameters are whole on every rank; what a rank has of them beyond its shards is a copy of what others hold,
 //! brought anew at the beginning of every generation. This file does not know why ranks hold what they hold.
 
-use crate::broke::{Broke, engine};
+use crate::broke::{Broke, engine, off};
 use crate::carrier::CarriedRounds;
 use crate::data_plane::DataPlane;
 use crate::exchange::move_floats;
 use crate::recipe::ComputeParts;
+use crate::shards::Shards;
 use dtrain_collective::{Narrow, Op, Take};
 use dtrain_engine::{
-    EngineError, Keeping, Lies, Piece, ReducedSum, Replica, Section, Sharding, UpdateInfo, UpdateShare,
-    Words, needed,
+    EngineError, Keeping, Lies, Piece, ReducedSum, Replica, Section, Sharding, ShardingThere, UpdateInfo,
+    UpdateShare, Words, needed,
 };
 use dtrain_protocol::Failure;
-use dtrain_rounds::{GatherPiece, Rounds, RoundsPlan};
-use dtrain_types::{Holders, Holding, NodeId, Rank, Step, Trailer};
+use dtrain_rounds::{Exchange, GatherPiece, Memory, Rounds, RoundsPlan};
+use dtrain_types::{Holders, Holding, NodeId, Rank, ShardLevel, Step, Trailer, Wire};
 use std::time::Duration;
 
 /// Makes the update that this rank measured and left, if the state to go on with has it; tells whether.
@@ -60,13 +61,13 @@ pub fn share_out(
             let elements = from..elements.end.min(from + plane.geometry.len);
             let len = elements.len();
             if *source == rank {
-                let slot = &mut plane.backend.arena().lease(0)[..len];
+                let slot = plane.backend.arena().lease_part(0, 0..len);
                 sharding(replica).read(*section, from, slot).map_err(engine)?;
             }
             let copy = Op::Copy { sources: &[*source], targets, len };
             move_floats(plane.backend.as_mut(), &mut plane.sequence, &copy)?;
             if targets.contains(&rank) {
-                let slot = &plane.backend.arena().lease(0)[..len];
+                let slot = plane.backend.arena().lease_part(0, 0..len);
                 match is_held[*section as usize] {
                     true => moments.part_mut(*section, elements).copy_from_slice(slot),
                     false => sharding(replica).write(*section, from, slot).map_err(engine)?,
@@ -103,17 +104,48 @@ pub fn readers(plane: &DataPlane) -> Vec<Holding> {
 /// Prepares what ranks exchange in a step: in rounds, where nobody has all of a gradient.
 pub fn prepare(plane: &mut DataPlane, parts: &mut ComputeParts) {
     let about = parts.replica.about();
-    let Some(windows) = &about.windows else { return narrow(plane, parts.replica.as_mut()) };
-    plane.rounds = Some(CarriedRounds::new(Rounds::new(&RoundsPlan {
-        holders: &plane.shards.as_ref().expect(SHARDED).holders,
-        cuts: &plane.shards.as_ref().expect(SHARDED).cuts,
-        rank: (plane.membership.rank, world(plane)),
-        windows,
-        lengths: (about.layout.parameters, about.gradient_len()),
-        slot: plane.geometry.len,
-        micro_batches: parts.feed.plan().micro_batches(),
-        wire: parts.wire,
-    })));
+    let Some(windows) = about.windows.clone() else { return narrow(plane, parts.replica.as_mut()) };
+    let lengths = (about.layout.parameters, about.gradient_len());
+    let (rank, slot) = ((plane.membership.rank, world(plane)), plane.geometry.len);
+    let micro_batches = parts.feed.plan().micro_batches();
+    let level = match parts.replica.gathering() {
+        Some(_) => ShardLevel::Parameters,
+        None => ShardLevel::Gradients,
+    };
+    let is_there = parts.wire == Wire::F32 && works_there(plane, parts.replica.as_mut());
+    let DataPlane { shards, backend, .. } = &mut *plane;
+    let Shards { holders, cuts, .. } = shards.as_ref().expect(SHARDED);
+    let wire = parts.wire;
+    let of = RoundsPlan { holders, cuts, rank, windows: &windows, lengths, slot, micro_batches, wire, level };
+    let rounds = match backend.as_mut().device_slot().filter(|_| is_there) {
+        Some(slot) => Rounds::there(&of, slot).unwrap_or_else(|error| {
+            tracing::warn!(%error, "windows go through the host: they have no room on the device");
+            Rounds::new(&of)
+        }),
+        None => Rounds::new(&of),
+    };
+    plane.rounds = Some(CarriedRounds::new(rounds));
+}
+
+/// Whether the slots are memory in which the replica works.
+fn works_there(plane: &mut DataPlane, replica: &mut dyn Replica) -> bool {
+    let slot = plane.backend.as_mut().arena().on_device(0);
+    slot.zip(sharding(replica).there()).is_some_and(|(slot, there)| there.works_in(&slot))
+}
+
+/// Begins a step in rounds, in memory that the replica lends for the sum. *Errors*: of the device.
+pub fn begin_rounds(plane: &mut DataPlane, replica: &mut dyn Replica) -> Result<(), Broke> {
+    let (rounds, mut wires) = plane.in_rounds();
+    let elements = rounds.kept().elements();
+    let memory = match sharding(replica).there().filter(|_| rounds.are_there()) {
+        None => Memory::Home(sharding(replica).lend_sum(elements)),
+        Some(there) => Memory::There(match there.lend_sum(elements) {
+            Some(memory) => memory,
+            None => wires.device_slot().expect(THERE).memory(elements).map_err(off)?,
+        }),
+    };
+    rounds.begin(memory);
+    Ok(())
 }
 
 /// Says what each rank needs of a sum, and what it has of the parameters after an update.
@@ -147,7 +179,11 @@ pub fn measure(
     let Trailer { weight, samples, .. } = *trailer;
     let lies = match &mut plane.rounds {
         Some(CarriedRounds { rounds, .. }) => {
-            Lies::Folded { kept: rounds.kept().clone(), sum: rounds.take() }
+            let kept = rounds.kept().clone();
+            match rounds.take() {
+                Memory::Home(sum) => Lies::Folded { kept, sum },
+                Memory::There(sum) => Lies::FoldedThere { kept, sum },
+            }
         }
         None if plane.gradients.reduced_is_kept() => Lies::Kept,
         None => Lies::Home(plane.backend.reduced()),
@@ -167,14 +203,14 @@ pub fn agree(plane: &mut DataPlane, replica: &mut dyn Replica) -> Result<Duratio
     let (own, all) = (cuts[rank]..cuts[rank + 1], 0..cuts[cuts.len() - 1]);
     let told = match kept {
         true => Words::Kept(own),
-        false => Words::Home(&mut plane.backend.arena().lease(0)[own]),
+        false => Words::Home(plane.backend.arena().lease_part(0, own)),
     };
     sharding(replica).tell(told).map_err(engine)?;
     let gather = Op::AllGather { cuts: Some(cuts), take: Take::All };
     let waited = move_floats(plane.backend.as_mut(), &mut plane.sequence, &gather)?;
     let heard = match kept {
         true => Words::Kept(all),
-        false => Words::Home(&mut plane.backend.arena().lease(0)[all]),
+        false => Words::Home(plane.backend.arena().lease_part(0, all)),
     };
     sharding(replica).hear(heard).map_err(engine)?;
     Ok(waited)
@@ -220,20 +256,31 @@ pub fn gather(plane: &mut DataPlane, replica: &mut dyn Replica) -> Result<Durati
         shards.lacks.iter().for_each(|run| keeper(replica).pick(run.clone()));
         return Ok(waited);
     }
+    let is_there = plane.rounds.as_ref().is_some_and(|it| it.rounds.are_there());
     let mut waited = Duration::ZERO;
     for number in 0..plane.shards.as_ref().expect(SHARDED).gathers.len() {
         let DataPlane { shards, backend, sequence, rounds, .. } = &mut *plane;
         let GatherPiece { from, held, lacks, cuts, narrow, .. } =
             &shards.as_ref().expect(SHARDED).gathers[number];
+        let slot = is_there.then(|| backend.as_mut().arena().on_device(0).expect(THERE));
         for run in held {
-            let slot = &mut backend.arena().lease(0)[run.start - from..run.end - from];
-            sharding(replica).read(Section::Parameters, run.start, slot).map_err(engine)?;
+            match &slot {
+                Some(slot) => there(replica).lay(Section::Parameters, run.clone(), slot, run.start - from),
+                None => {
+                    let slot = &mut backend.arena().lease(0)[run.start - from..run.end - from];
+                    sharding(replica).read(Section::Parameters, run.start, slot).map_err(engine)?;
+                }
+            }
         }
         if rounds.is_some() {
             backend.narrow(narrow);
         }
         let gather = Op::AllGather { cuts: Some(cuts), take: Take::Rest };
         waited += move_floats(backend.as_mut(), sequence, &gather)?;
+        if let Some(slot) = &slot {
+            lacks.iter().for_each(|run| there(replica).pick(run.clone(), slot, run.start - from));
+            continue;
+        }
         let slot = backend.arena().lease(0);
         for run in lacks {
             let values = &slot[run.start - from..run.end - from];
@@ -263,6 +310,14 @@ pub fn commit(replica: &mut dyn Replica, step: Step) {
 pub fn sharding(replica: &mut dyn Replica) -> &mut dyn Sharding {
     replica.sharding().expect(SHARDED)
 }
+
+/// What the replica does in the memory of the device in which windows lie.
+fn there(replica: &mut dyn Replica) -> &mut dyn ShardingThere {
+    sharding(replica).there().expect(THERE)
+}
+
+/// Why there is a slot there: rounds say where their windows lie.
+const THERE: &str = "windows lie on the device of the slot";
 
 /// Why there are shards: nobody asks otherwise.
 pub const SHARDED: &str = "whoever asks has seen that ranks hold shards";

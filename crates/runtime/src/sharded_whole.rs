@@ -145,10 +145,10 @@ fn digest(plane: &mut DataPlane, replica: &mut dyn Replica, tree: &StateTree) ->
             match &item.what {
                 What::Value(group) => {
                     let value = as_floats(&value(tree, *group, replica, &known)?);
-                    plane.backend.arena().lease(0)[to].copy_from_slice(&value);
+                    plane.backend.arena().lease_part(0, to).copy_from_slice(&value);
                 }
                 What::Elements(section, elements) => {
-                    let to = &mut plane.backend.arena().lease(0)[to];
+                    let to = plane.backend.arena().lease_part(0, to);
                     sharding(replica).read(*section, elements.start, to).map_err(engine)?;
                 }
             }
@@ -157,7 +157,7 @@ fn digest(plane: &mut DataPlane, replica: &mut dyn Replica, tree: &StateTree) ->
         move_floats(plane.backend.as_mut(), &mut plane.sequence, &gather)?;
         let mut at = 0;
         for item in now {
-            known.note(item, &plane.backend.arena().lease(0)[at..at + item.len()]);
+            known.note(item, plane.backend.arena().lease_part(0, at..at + item.len()));
             at += item.len();
         }
     }
@@ -378,13 +378,13 @@ pub fn fill(
         in_pieces(&elements, slot, |piece| {
             let len = piece.len();
             if owner == rank {
-                let slot = &mut plane.backend.arena().lease(0)[..len];
+                let slot = plane.backend.arena().lease_part(0, 0..len);
                 sharding(replica).read(section, piece.start, slot).map_err(engine)?;
             }
             let copy = Op::Copy { sources: &[owner], targets: &[writer], len };
             move_floats(plane.backend.as_mut(), &mut plane.sequence, &copy)?;
             if let Some(draft) = draft.as_mut().filter(|_| writer == rank) {
-                draft.add(section, piece.start, &plane.backend.arena().lease(0)[..len]);
+                draft.add(section, piece.start, plane.backend.arena().lease_part(0, 0..len));
             }
             Ok(())
         })?;

@@ -1,10 +1,13 @@
 //! What the backend over NCCL needs of a GPU.
 
-use super::slots::GpuSlots;
+use super::slots::{GpuSlots, SlotMemory};
 use super::sum::PlannedSum;
 use crate::driver::{Buffer, DriverError, Event, Gpu, Pinned, Stream};
+use crate::memory::{Slice, SliceMut};
+use crate::operations::add_to;
 use dtrain_collective::SumOrder;
 use dtrain_nccl::{Address, Device, DeviceArena, DeviceError, MemoryPlace};
+use dtrain_types::DeviceMemory;
 use std::sync::Arc;
 
 /// A GPU with a stream for communication.
@@ -53,6 +56,10 @@ impl DeviceArena for GpuSlots {
     fn settle(&mut self) -> Result<(), DeviceError> {
         GpuSlots::settle(self).map_err(Into::into)
     }
+
+    fn hand_over(&mut self) -> Result<(), DeviceError> {
+        self.lead().map_err(Into::into)
+    }
 }
 
 // SAFETY: memory of the driver is never moved; a mark is an event of the stream, which keeps the order of its work.
@@ -89,6 +96,19 @@ unsafe impl Device for NcclDevice {
         }
     }
 
+    fn share(&self, floats: usize) -> Result<DeviceMemory, DeviceError> {
+        let memory = Buffer::new(self.stream.gpu().context(), floats)?;
+        // SAFETY: it is nobody else's, and the stream is waited for.
+        unsafe { self.stream.fill(memory.address(), floats, 0)? };
+        self.stream.finish()?;
+        Ok(DeviceMemory::new(SlotMemory { memory: Arc::new(memory), elements: 0..floats }))
+    }
+
+    fn reach(&self, memory: &DeviceMemory) -> Option<(Address, usize)> {
+        let SlotMemory { memory, elements } = memory.of::<SlotMemory>()?;
+        Some((Address(memory.address() as *mut u8).float(elements.start), elements.len()))
+    }
+
     fn address(&self, memory: &NcclMemory) -> Address {
         let address = match memory {
             NcclMemory::Device(memory) => memory.address(),
@@ -105,6 +125,14 @@ unsafe impl Device for NcclDevice {
     unsafe fn fill(&self, at: Address, floats: usize, value: f32) -> Result<(), DeviceError> {
         // SAFETY: the caller's promise; a float is a word.
         unsafe { self.stream.fill(number(at), floats, value.to_bits()) }.map_err(Into::into)
+    }
+
+    unsafe fn add_to(&self, from: Address, into: Address, floats: usize) -> Result<(), DeviceError> {
+        // SAFETY: the caller's promise.
+        let (from, into) = unsafe { (Slice::new(number(from), floats), SliceMut::new(number(into), floats)) };
+        add_to(&self.stream, from, into);
+        // A launch that was refused has left its error there.
+        self.stream.gpu().context().check().map_err(Into::into)
     }
 
     fn plan_sum(

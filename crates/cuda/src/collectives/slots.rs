@@ -1,6 +1,6 @@
 //! The gradient buffers of one rank on a GPU.
 //!
-//! The host cannot reach them. What it leases is a copy: fetched when it is leased, put back when the device is to work on
+//! The host cannot reach them. What it leases is a copy: fetched when it is leased, as much as is leased, put back when the device is to work on
 //! the slot again ([`GpuSlots::settle`]). Training does not lease; checks, copies of state and tests do.
 //!
 //! Slots may be filled on another stream than that of the collectives ([`GpuSlots::filled_on`]): whatever is done here is then
@@ -32,7 +32,7 @@ pub struct GpuSlots {
     filled_on: Option<(Arc<Stream>, Event)>,
 }
 
-/// A slot, as an arena lends it to a device ([`Arena::on_device`]).
+/// A slot, as an arena lends it to a device ([`Arena::on_device`]), or memory beside it.
 #[derive(Debug)]
 pub struct SlotMemory {
     /// What it lies in.
@@ -45,8 +45,8 @@ pub struct SlotMemory {
 #[derive(Debug, Default)]
 struct Mirror {
     host: Option<Pinned<f32>>,
-    /// It was leased: what it holds is what the slot should hold.
-    leased: bool,
+    /// What was leased: what the copy holds of it is what the slot should hold.
+    leased: Option<Range<usize>>,
 }
 
 impl GpuSlots {
@@ -89,39 +89,53 @@ impl GpuSlots {
         (0..self.mirrors.len()).try_for_each(|slot| self.put_back(slot))
     }
 
+    /// What the other stream is given from now on comes behind all that is on the own one. *Errors*: of the driver.
+    pub fn lead(&self) -> Result<(), DriverError> {
+        let Some((other, mark)) = &self.filled_on else { return Ok(()) };
+        self.stream.record(mark)?;
+        other.wait_for(mark)
+    }
+
     fn put_back(&mut self, slot: usize) -> Result<(), DriverError> {
-        let (to, bytes) = (self.address(slot), self.geometry.len * size_of::<f32>());
+        let to = self.address(slot);
         let mirror = &mut self.mirrors[slot];
-        if let (true, Some(host)) = (mirror.leased, &mirror.host) {
+        if let (Some(leased), Some(host)) = (mirror.leased.take(), &mirror.host) {
+            let [at, bytes] = [leased.start, leased.len()].map(|floats| floats * size_of::<f32>());
             // SAFETY: both are our own. Before the host touches the mirror again, a lease waits for the stream.
-            unsafe { self.stream.copy(host.address(), to, bytes)? };
+            unsafe { self.stream.copy(host.address() + at as u64, to + at as u64, bytes)? };
         }
-        mirror.leased = false;
         Ok(())
     }
 
-    /// Makes the mirror hold what the slot holds. *Blocks* for the stream.
-    fn fetch(&mut self, slot: usize) -> Result<(), DriverError> {
+    /// Makes the mirror hold what the slot holds of a part. *Blocks* for the stream.
+    fn fetch(&mut self, slot: usize, part: Range<usize>) -> Result<(), DriverError> {
         let (from, len) = (self.address(slot), self.geometry.len);
         let mirror = &mut self.mirrors[slot];
         let host = match &mut mirror.host {
             Some(host) => host,
             none => none.insert(Pinned::new(self.stream.gpu().context(), len)?),
         };
-        if !mirror.leased {
-            let to = host.address();
-            mirror.leased = true;
-            self.follow()?;
-            // SAFETY: both are our own, and the stream is waited for.
-            unsafe { self.stream.copy(from, to, len * size_of::<f32>())? };
-            self.stream.finish()?;
+        // Neighbours of what is leased already are leased with it, and what lies between.
+        let held = mirror.leased.clone().unwrap_or(part.start..part.start);
+        let all = part.start.min(held.start)..part.end.max(held.end);
+        let missing = [all.start..held.start, held.end..all.end];
+        if missing.iter().all(Range::is_empty) {
+            return Ok(());
         }
-        Ok(())
+        let to = host.address();
+        mirror.leased = Some(all);
+        self.follow()?;
+        for run in missing {
+            let [at, bytes] = [run.start, run.len()].map(|floats| floats * size_of::<f32>());
+            // SAFETY: both are our own, and the stream is waited for.
+            unsafe { self.stream.copy(from + at as u64, to + at as u64, bytes)? };
+        }
+        self.stream.finish()
     }
 
     /// Makes the slot what was leased of it, for work on any stream. *Blocks* for the stream if anything was.
     fn give(&mut self, slot: usize) -> Result<(), DriverError> {
-        if self.mirrors[slot].leased {
+        if self.mirrors[slot].leased.is_some() {
             self.follow()?;
             self.put_back(slot)?;
             self.stream.finish()?;
@@ -137,14 +151,19 @@ impl Arena for GpuSlots {
 
     /// *Panics* with the driver's words if the device has failed.
     fn lease(&mut self, slot: usize) -> &mut [f32] {
-        self.fetch(slot).unwrap_or_else(|error| panic!("{error}"));
-        self.mirrors[slot].host.as_mut().expect("fetched just now").write()
+        self.lease_part(slot, 0..self.geometry.len)
+    }
+
+    /// *Panics* as [`GpuSlots::lease`].
+    fn lease_part(&mut self, slot: usize, part: Range<usize>) -> &mut [f32] {
+        self.fetch(slot, part.clone()).unwrap_or_else(|error| panic!("{error}"));
+        &mut self.mirrors[slot].host.as_mut().expect("fetched just now").write()[part]
     }
 
     /// *Panics* as [`GpuSlots::lease`].
     fn lease_pair(&mut self, left: usize, right: usize) -> (&mut [f32], &mut [f32]) {
         for slot in [left, right] {
-            self.fetch(slot).unwrap_or_else(|error| panic!("{error}"));
+            self.fetch(slot, 0..self.geometry.len).unwrap_or_else(|error| panic!("{error}"));
         }
         let pair = self.mirrors.get_disjoint_mut([left, right]).expect("a pair is two slots");
         pair.map(|mirror| mirror.host.as_mut().expect("fetched just now").write()).into()

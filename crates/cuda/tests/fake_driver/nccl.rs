@@ -155,3 +155,65 @@ fn slots_that_another_stream_fills_are_full_when_they_are_reduced_or_leased() {
     assert!(CudaDevice::slot(&foreign).is_none());
     assert_eq!(fake.wrong(), "");
 }
+
+#[test]
+fn what_is_done_on_slots_comes_behind_what_fills_them_and_in_front_of_what_follows() {
+    let Some(gpu) = gpu() else { return };
+    let fake = Fake::new();
+    let lazy = fake.lazy();
+    let computes = CudaDevice::new(&gpu, Precision::F32).expect("a stream");
+    let device = NcclDevice::new(&gpu).expect("a stream");
+    drop(lazy);
+    let geometry = Geometry { len: 1_000, root_slots: 1, scratch_slots: 0 };
+    let slots = GpuSlots::new(device.communication(), geometry).expect("memory");
+    let mut slots = slots.filled_on(computes.stream()).expect("a mark");
+    let shared = device.share(500).expect("memory");
+    let mut floats = CudaDevice::slot(&shared).expect("memory of this device");
+    let (address, len) = device.reach(&shared).expect("memory of this device");
+    assert_eq!(len, 500);
+    let mut ones = Buffer::<f32>::new(gpu.context(), 500).expect("memory");
+    computes.upload(&[1.0; 500], ones.write()).expect("a device that works");
+    computes.copy(ones.read().into(), floats.write());
+    computes.add_to(ones.read().into(), floats.write());
+    DeviceArena::settle(&mut slots).expect("a stream that works");
+    let slot = DeviceArena::address(&slots, 0);
+    // SAFETY: memory of the device that lives as long as both streams, 500 floats each, which do not overlap.
+    unsafe {
+        device.copy(address, slot, 2_000).expect("a stream that works");
+        device.add_to(address, slot, 500).expect("a stream that works");
+        device.copy(slot, address, 2_000).expect("a stream that works");
+    }
+    DeviceArena::hand_over(&mut slots).expect("a stream that works");
+    computes.add_to(ones.read().into(), floats.write());
+    let mut seen = [0.0; 500];
+    computes.fetch(&floats, &mut seen).expect("a device that works");
+    assert_eq!(seen, [5.0; 500]);
+    let foreign = dtrain_types::DeviceMemory::new(0u8);
+    assert!(device.reach(&foreign).is_none());
+    assert_eq!(fake.wrong(), "");
+}
+
+#[test]
+fn a_part_that_is_leased_is_fetched_and_put_back_alone() {
+    let Some(gpu) = gpu() else { return };
+    let device = NcclDevice::new(&gpu).expect("a stream");
+    let geometry = Geometry { len: 100, root_slots: 1, scratch_slots: 0 };
+    let mut slots = GpuSlots::new(device.communication(), geometry).expect("memory");
+    let counted: Vec<f32> = (0..100u8).map(f32::from).collect();
+    slots.lease(0).copy_from_slice(&counted);
+    DeviceArena::settle(&mut slots).expect("a stream that works");
+    slots.lease_part(0, 40..50).fill(-1.0);
+    assert_eq!(slots.lease_part(0, 20..22), [20.0, 21.0], "in front of it, with what lies between");
+    slots.lease_part(0, 20..21)[0] = -2.0;
+    assert_eq!(slots.lease_part(0, 45..55), [-1.0, -1.0, -1.0, -1.0, -1.0, 50.0, 51.0, 52.0, 53.0, 54.0]);
+    DeviceArena::settle(&mut slots).expect("a stream that works");
+    let mut wanted = counted;
+    wanted[40..50].fill(-1.0);
+    wanted[20] = -2.0;
+    // What the copy holds besides is older than the slot: it is fetched anew.
+    let slot = DeviceArena::address(&slots, 0);
+    // SAFETY: ten floats of the slot, which nobody else works on.
+    unsafe { device.fill(slot.float(60), 10, 7.0).expect("a stream that works") };
+    wanted[60..70].fill(7.0);
+    assert_eq!(slots.lease(0), wanted);
+}

@@ -1,5 +1,6 @@
 //! Parameters that come to a device when a pass needs them, those of one stage at a time. This file does not know what brings them.
 
+use super::sharding::{lay_into, slot};
 use crate::OwnMemory;
 use crate::device_shards::DeviceShards;
 use crate::error::EngineError;
@@ -43,6 +44,15 @@ impl<D: OwnMemory> Parameters<D> for Brought<'_, D> {
     fn part(&mut self, part: Range<usize>) -> D::Ref<'_> {
         if self.there != part && !part.is_empty() {
             let Self { device, memory, held, section, by, went, .. } = self;
+            let lay = &mut |run: Range<usize>, to: &_, at| {
+                lay_into(*device, held.part(*section, &run), to, at..at + run.len());
+            };
+            if let Some((lent, place)) = by.bring_there(*section, part.clone(), lay) {
+                let lent = slot::<D>(&lent);
+                device.copy_to(D::part(D::look(&lent), place), memory, 0);
+                self.there = part.clone();
+                return D::part(D::look(self.memory), 0..part.len());
+            }
             let mut fetched = Ok(());
             let values = by.bring(*section, part.clone(), &mut |elements, to| {
                 if fetched.is_ok() {

@@ -8,10 +8,11 @@ use crate::error::EngineError;
 use crate::flat::Flat;
 use crate::layout::Section;
 use crate::passes::{Divisor, Reduced};
-use crate::sharding::{HeldState, Lies, ReducedSum, Sharding, Words};
+use crate::sharding::{HeldState, Lies, ReducedSum, Sharding, ShardingThere, Words};
 use crate::sharing::UpdateShare;
 use crate::update_info::UpdateInfo;
-use dtrain_types::{Holding, Step};
+use dtrain_types::{DeviceMemory, Holding, Step};
+use std::ops::Range;
 
 impl<D: OwnMemory> Sharding for DeviceReplica<D> {
     fn holds(&self, section: Section) -> bool {
@@ -25,7 +26,7 @@ impl<D: OwnMemory> Sharding for DeviceReplica<D> {
     fn measure(&mut self, step: Step, sum: ReducedSum<'_>, share: UpdateShare) -> Result<(), EngineError> {
         assert_eq!(step, self.host.applied.next(), "updates come in order, each once");
         let ReducedSum { lies, weight, samples } = sum;
-        let Self { device, facts, gradients, shards, loss_scale, lent, .. } = self;
+        let Self { device, facts, gradients, shards, loss_scale, lent, lent_there, .. } = self;
         let divisor = Divisor { weight, scale: *loss_scale };
         match lies {
             Lies::Home(gradient) => {
@@ -44,6 +45,12 @@ impl<D: OwnMemory> Sharding for DeviceReplica<D> {
                 *lent = sum;
                 return measured;
             }
+            Lies::FoldedThere { kept, sum } => {
+                let shards = shards.as_mut().expect(SHARDED);
+                *lent_there = Some((sum.clone(), kept.elements()));
+                let of = (samples, divisor);
+                return shards.measure_there(device, facts, (step, share), of, (kept, slot::<D>(&sum)));
+            }
         }
         let reduced = Reduced::<D> { gradient: D::look(&gradients[0]), samples, divisor };
         shards.as_mut().expect(SHARDED).measure(device, facts, (step, share), &reduced)
@@ -53,6 +60,10 @@ impl<D: OwnMemory> Sharding for DeviceReplica<D> {
         self.shards.as_mut().expect(SHARDED).forget();
         let lent = std::mem::take(&mut self.lent);
         if lent.len() == elements { lent } else { Flat::zeros(elements) }
+    }
+
+    fn there(&mut self) -> Option<&mut dyn ShardingThere> {
+        Some(self)
     }
 
     fn tell(&mut self, words: Words<'_>) -> Result<(), EngineError> {
@@ -153,6 +164,47 @@ impl<D: OwnMemory> Sharding for DeviceReplica<D> {
         *loss_scale = facts.loss_scale(host.section(Section::Stats));
         loss_scale.map_or(Ok(()), |scale| device.set_loss_scale(scale.factor))
     }
+}
+
+impl<D: OwnMemory> ShardingThere for DeviceReplica<D> {
+    fn works_in(&self, memory: &DeviceMemory) -> bool {
+        D::slot(memory).is_some()
+    }
+
+    fn lend_sum(&mut self, elements: usize) -> Option<DeviceMemory> {
+        self.shards.as_mut().expect(SHARDED).forget();
+        let lent = self.lent_there.take().filter(|(_, len)| *len == elements);
+        lent.map(|(memory, _)| memory)
+    }
+
+    fn lay(&mut self, section: Section, elements: Range<usize>, to: &DeviceMemory, at: usize) {
+        let Self { device, sections, shards, optimizer, .. } = self;
+        let from = match optimizer.held_sections()[section as usize] {
+            true => shards.as_ref().expect(SHARDED).part(section, &elements),
+            false => D::part(D::look(&sections[section as usize]), elements.clone()),
+        };
+        lay_into(device, from, to, at..at + elements.len());
+    }
+
+    fn pick(&mut self, parameters: Range<usize>, from: &DeviceMemory, at: usize) {
+        assert!(self.has_whole(Section::Parameters), "what is held is nobody else's");
+        let from = slot::<D>(from);
+        let from = D::part(D::look(&from), at..at + parameters.len());
+        self.device.copy_to(from, &mut self.sections[Section::Parameters as usize], parameters.start);
+        self.is_home = false;
+    }
+}
+
+/// Lays elements of the device into memory that was lent.
+pub(super) fn lay_into<D: OwnMemory>(device: &D, from: D::Ref<'_>, to: &DeviceMemory, place: Range<usize>) {
+    let mut to = slot::<D>(to);
+    let mut to = D::take(&mut to);
+    device.copy(from, D::part_mut(&mut to, place));
+}
+
+/// Memory that was lent, as the device has it. *Panics* if it is of another one.
+pub(super) fn slot<D: OwnMemory>(memory: &DeviceMemory) -> D::Floats {
+    D::slot(memory).expect("what is lent is memory of this device")
 }
 
 /// Why a state is asked for its part: nobody asks otherwise.

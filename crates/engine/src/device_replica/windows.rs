@@ -1,7 +1,9 @@
-//! A gradient on a device that is brought to the host window by window, as each becomes final: the device has memory for the longest alone.
+//! A gradient on a device window by window, each given away as it becomes final: in memory that is lent for it there, or brought to the host, and then
+//! the device has memory for the longest alone.
 //!
 //! It does not know what becomes of a window.
 
+use super::sharding::slot;
 use crate::OwnMemory;
 use crate::error::EngineError;
 use crate::gradient::Gradient;
@@ -15,6 +17,8 @@ pub(super) struct BroughtWindows<'a, D: OwnMemory> {
     device: &'a D,
     memory: &'a mut D::Floats,
     windows: &'a Windows,
+    /// What was lent last.
+    lent: Option<D::Floats>,
     /// The window that is written.
     window: usize,
     to: &'a mut dyn Gradient,
@@ -32,7 +36,7 @@ impl<'a, D: OwnMemory> BroughtWindows<'a, D> {
         windows: &'a Windows,
         (to, wire): (&'a mut dyn Gradient, Wire),
     ) -> Self {
-        Self { device, memory, windows, window: 0, to, wire, went: Ok(()) }
+        Self { device, memory, windows, lent: None, window: 0, to, wire, went: Ok(()) }
     }
 
     /// The pass is over. *Errors*: of the device.
@@ -43,6 +47,11 @@ impl<'a, D: OwnMemory> BroughtWindows<'a, D> {
 
 impl<D: OwnMemory> Gradients<D> for BroughtWindows<'_, D> {
     fn part(&mut self, part: Range<usize>) -> D::Mut<'_> {
+        if let Some((memory, place)) = self.to.part_there(part.clone()) {
+            let lent = self.lent.insert(slot::<D>(&memory));
+            let (_, rest) = D::split_mut(D::take(lent), place.start);
+            return D::split_mut(rest, place.len()).0;
+        }
         let place = self.windows.place_of(self.window, &part);
         let (_, rest) = D::split_mut(D::take(self.memory), place.start);
         D::split_mut(rest, place.len()).0
@@ -50,11 +59,13 @@ impl<D: OwnMemory> Gradients<D> for BroughtWindows<'_, D> {
 
     fn settle(&mut self, from: usize) {
         while let Some(window) = self.windows.all().get(self.window).filter(|it| from <= it.elements.start) {
-            let to = self.to.part(window.elements.clone());
-            if self.went.is_ok() {
-                self.went = self.device.fetch_from(self.memory, window.place.start, to);
+            if self.to.part_there(window.elements.clone()).is_none() {
+                let to = self.to.part(window.elements.clone());
+                if self.went.is_ok() {
+                    self.went = self.device.fetch_from(self.memory, window.place.start, to);
+                }
+                self.wire.round(to);
             }
-            self.wire.round(to);
             self.to.settle(window.elements.start);
             self.window += 1;
         }

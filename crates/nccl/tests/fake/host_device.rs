@@ -5,7 +5,7 @@
 
 use dtrain_collective::{Arena, BLOCK, Geometry, SumOrder, sum_block};
 use dtrain_nccl::{Address, Device, DeviceArena, DeviceError, MemoryPlace, Stream};
-use dtrain_types::Wire;
+use dtrain_types::{DeviceMemory, Wire};
 use nccl_sys::HostStream;
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::ffi::c_void;
@@ -143,6 +143,15 @@ unsafe impl Device for HostDevice {
         Ok(HostMemory::new(bytes))
     }
 
+    fn share(&self, floats: usize) -> Result<DeviceMemory, DeviceError> {
+        Ok(DeviceMemory::new((HostMemory::new(floats * size_of::<f32>()), floats)))
+    }
+
+    fn reach(&self, memory: &DeviceMemory) -> Option<(Address, usize)> {
+        let (memory, floats) = memory.of::<(HostMemory, usize)>()?;
+        Some((Address(memory.base.as_ptr()), *floats))
+    }
+
     fn address(&self, memory: &HostMemory) -> Address {
         Address(memory.base.as_ptr())
     }
@@ -161,6 +170,19 @@ unsafe impl Device for HostDevice {
             let at = at;
             // SAFETY: the caller vouches for the floats until the stream has passed this.
             unsafe { std::slice::from_raw_parts_mut(at.0.cast::<f32>(), floats) }.fill(value);
+        }));
+        Ok(())
+    }
+
+    unsafe fn add_to(&self, from: Address, into: Address, floats: usize) -> Result<(), DeviceError> {
+        self.queue().put(Box::new(move || {
+            let (from, into) = (from, into);
+            // SAFETY: the caller vouches for both until the stream has passed this.
+            unsafe {
+                let from = std::slice::from_raw_parts(from.0.cast::<f32>(), floats);
+                let into = std::slice::from_raw_parts_mut(into.0.cast::<f32>(), floats);
+                dtrain_collective::add_to(Wire::F32, into, from);
+            }
         }));
         Ok(())
     }
@@ -226,6 +248,8 @@ pub struct HostMemory {
 
 // SAFETY: it owns its bytes; who follows an address to them answers for that.
 unsafe impl Send for HostMemory {}
+// SAFETY: as above.
+unsafe impl Sync for HostMemory {}
 
 impl HostMemory {
     fn new(bytes: usize) -> Self {

@@ -6,6 +6,7 @@ mod communicators;
 mod host_device;
 mod libraries;
 mod matrix;
+mod on_slot;
 mod parts;
 mod planes;
 mod processes;

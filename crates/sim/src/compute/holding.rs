@@ -18,6 +18,8 @@ pub struct Shards {
     pub replica: ModelReplica<Cpu>,
     /// How gradients and parameters travel, where nobody has all of a gradient.
     pub windows: Option<Windows>,
+    /// What ranks share out.
+    pub level: ShardLevel,
     /// The shards that it holds.
     holding: Holding,
     /// Whether it has come by a state.
@@ -50,7 +52,7 @@ impl Shards {
         let replica = engine.replica(level);
         let in_windows = level >= ShardLevel::Gradients;
         let windows = in_windows.then(|| replica.model().windows_of_at_least(WINDOW));
-        Self { redundancy, replica, windows, holding: Holding::default(), has_state: false }
+        Self { redundancy, replica, windows, level, holding: Holding::default(), has_state: false }
     }
 
     /// The shards that it holds.

@@ -15,7 +15,7 @@ use crate::sabotage::Sabotage;
 use dtrain_collective::{Arena, Op, Take};
 use dtrain_engine::{BatchFigures, EvaluationCounts, MicroBatchGroup};
 use dtrain_protocol::{Failure, ValidationPart};
-use dtrain_rounds::{Computed as OfRound, Round, Rounds, RoundsError, RoundsPlan};
+use dtrain_rounds::{Computed as OfRound, Memory, Round, Rounds, RoundsError, RoundsPlan};
 use dtrain_types::{Epoch, MicroBatch, MicroRange, Step, StepPlan, Trailer, Wire, cut_evenly, roots};
 
 /// What a pass came to.
@@ -41,6 +41,7 @@ impl Compute {
             slot: plane.machine.arena().geometry().len,
             micro_batches: tools.engine.job().plan.micro_batches(),
             wire: Wire::F32,
+            level: shards.level,
         }));
         if self.sabotage == Some(Sabotage::OldRounds) {
             plane.rounds = plane.rounds.take().map(|new| self.relics.rounds.get_or_insert(new).clone());
@@ -55,7 +56,7 @@ impl Compute {
     pub(super) fn begin_rounds(&mut self, tools: &mut Tools<'_>, plan: StepPlan) {
         let (Some(plane), Some(shards)) = (&mut self.plane, &mut self.shards) else { return };
         let Some(rounds) = &mut plane.rounds else { return };
-        rounds.begin(shards.sharding().lend_sum(rounds.kept().elements()));
+        rounds.begin(Memory::Home(shards.sharding().lend_sum(rounds.kept().elements())));
         let (number, trailers) = match self.relics.left.take() {
             Some((step, number, trailers)) if step == plan.step => (number, trailers),
             _ => (0, Vec::new()),

@@ -218,7 +218,7 @@ impl Compute {
         let mut sum = vec![f32::NAN; tools.engine.gradient_len()];
         let lies = match &mut plane.rounds {
             Some(rounds) => {
-                let (kept, folded) = (rounds.kept().clone(), rounds.take());
+                let (kept, folded) = (rounds.kept().clone(), rounds.take().into_home());
                 for run in kept.runs() {
                     sum[run.clone()].copy_from_slice(&folded[kept.place(run)]);
                 }
