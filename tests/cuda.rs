@@ -161,6 +161,7 @@ fn halves_are_planned_for_gpus_and_refused_for_the_cpu_before_anything_is_writte
 #[test]
 fn a_step_that_is_not_finite_ends_a_run_by_its_name_whatever_the_ranks_and_leaves_those_before_it() {
     let Some(machine) = Host::new() else { return };
+    let machine = machine.with_nccl();
     let broken = |how: &str| {
         let settings =
             "optimizer.kind=sgd optimizer.lr=3e18 schedule.kind=constant schedule.warmup=none steps=9";
@@ -173,7 +174,13 @@ fn a_step_that_is_not_finite_ends_a_run_by_its_name_whatever_the_ranks_and_leave
     };
     let (cause, steps) = broken("devices=cuda:0 ranks=1");
     assert!(steps.len() < 9 && cause.contains("micro-batch"), "{cause} behind {steps:?}");
-    for how in ["devices=cuda:0,1 ranks=2 isolation=thread", "devices=cpu ranks=1"] {
+    let windows = "devices=cuda:0,1 ranks=2 backend=nccl state=sharded redundancy=1";
+    for how in [
+        "devices=cuda:0,1 ranks=2 isolation=thread",
+        "devices=cpu ranks=1",
+        &format!("{windows} shard=gradients"),
+        &format!("{windows} shard=parameters"),
+    ] {
         assert_eq!(broken(how), (cause.clone(), steps.clone()), "{how}");
     }
 }

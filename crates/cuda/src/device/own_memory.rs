@@ -129,8 +129,8 @@ impl OwnMemory for CudaDevice {
 
     fn slot(memory: &DeviceMemory) -> Option<DeviceFloats> {
         let slot = memory.of::<SlotMemory>()?;
-        // SAFETY: an arena touches its slots in collectives alone, which it puts behind the work of the rank's device and
-        // which end before more is given, and in leases, which wait for that device.
+        // SAFETY: an arena touches its slots, and a backend the memory that it lends, in collectives, which end before more is given, in leases, which wait
+        // for this device, and between collectives (`DeviceSlot`): behind the work of this device, and in front of what it is given once that is handed over.
         Some(unsafe { Part::of(&slot.memory, slot.elements.clone()) }.into())
     }
 
