@@ -10,6 +10,7 @@ mod by_stages;
 mod gathering;
 mod keeping;
 mod laid;
+mod lent;
 mod made_whole;
 mod making;
 mod sharding;

@@ -1,6 +1,6 @@
 //! Parameters that come to a device when a pass needs them, those of one stage at a time. This file does not know what brings them.
 
-use super::sharding::{lay_into, slot};
+use super::lent::{lay_into, slot};
 use crate::OwnMemory;
 use crate::device_shards::DeviceShards;
 use crate::error::EngineError;

@@ -3,6 +3,7 @@
 //! What it holds, and its part of an update, is `device_shards.rs`. This file does not know who holds what.
 
 use super::DeviceReplica;
+use super::lent::{lay_into, slot};
 use crate::OwnMemory;
 use crate::error::EngineError;
 use crate::flat::Flat;
@@ -193,18 +194,6 @@ impl<D: OwnMemory> ShardingThere for DeviceReplica<D> {
         self.device.copy_to(from, &mut self.sections[Section::Parameters as usize], parameters.start);
         self.is_home = false;
     }
-}
-
-/// Lays elements of the device into memory that was lent.
-pub(super) fn lay_into<D: OwnMemory>(device: &D, from: D::Ref<'_>, to: &DeviceMemory, place: Range<usize>) {
-    let mut to = slot::<D>(to);
-    let mut to = D::take(&mut to);
-    device.copy(from, D::part_mut(&mut to, place));
-}
-
-/// Memory that was lent, as the device has it. *Panics* if it is of another one.
-pub(super) fn slot<D: OwnMemory>(memory: &DeviceMemory) -> D::Floats {
-    D::slot(memory).expect("what is lent is memory of this device")
 }
 
 /// Why a state is asked for its part: nobody asks otherwise.

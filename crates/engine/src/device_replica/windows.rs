@@ -3,7 +3,7 @@
 //!
 //! It does not know what becomes of a window.
 
-use super::sharding::slot;
+use super::lent::slot;
 use crate::OwnMemory;
 use crate::error::EngineError;
 use crate::gradient::Gradient;

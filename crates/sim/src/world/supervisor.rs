@@ -273,7 +273,9 @@ impl World {
                     What::HoldsPart => !self.is_held_by(self.supervisor.membership()),
                     _ => false,
                 };
-                let excused = self.is_excused(cause.member) || guessed;
+                // No fault of a cluster makes anybody say what cannot be.
+                let possible = !matches!(cause.what, What::Impossible(_));
+                let excused = possible && self.is_excused(cause.member) || guessed;
                 self.caused = true;
                 self.losses += 1;
                 if cause.phase == Phase::Run {
