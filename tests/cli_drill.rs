@@ -81,6 +81,9 @@ fn killed_ranks_cost_nothing_and_the_folder_of_the_user_is_as_it_was() {
 
 #[test]
 fn without_a_length_one_is_chosen_that_has_room_for_every_hurt() {
+    if !has_turn(2) {
+        return;
+    }
     let folder = folder();
     let (run, text) = output(folder.path(), &format!("drill kill {MLP} ranks=2 threads=1 --times 1"));
     assert_eq!(run.code, Some(0), "{text}");
@@ -147,6 +150,9 @@ fn a_full_disk_is_told_and_costs_nothing_or_the_machine_is_said_not_to_allow_it(
 /// Nobody is left that holds the state: the run goes on from its checkpoint, and the drill says what that costs.
 #[test]
 fn with_one_rank_there_are_no_survivors_and_the_drill_says_so() {
+    if !has_turn(11) {
+        return;
+    }
     let folder = folder();
     let run = drill(folder.path(), &format!("kill {MLP} ranks=1 threads=1 steps=4000 --times 1"));
     all_held(&run);
@@ -352,6 +358,9 @@ fn a_host_that_is_cut_off_costs_nothing_and_comes_back() {
 /// Six calm steps come before a cut, so nine have no room for two.
 #[test]
 fn a_run_that_ends_while_a_host_is_cut_off_has_proved_nothing() {
+    if !has_turn(4) {
+        return;
+    }
     if !can_partition() {
         return;
     }

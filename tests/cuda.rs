@@ -52,6 +52,9 @@ fn every_world_on_one_gpu_and_on_two_has_the_same_bits() {
 
 #[test]
 fn convolutions_over_sequences_and_volumes_are_those_of_the_cpu_on_a_gpu_of_any_number_of_ranks() {
+    if !has_turn(0) {
+        return;
+    }
     let Some(machine) = Host::new() else { return };
     write_table(&machine.path().join("table.csv"), 100);
     for model in [CNN1D, CNN3D] {
@@ -160,6 +163,9 @@ fn halves_are_planned_for_gpus_and_refused_for_the_cpu_before_anything_is_writte
 /// Where the host hears of a step behind it, as where it waits for it.
 #[test]
 fn a_step_that_is_not_finite_ends_a_run_by_its_name_whatever_the_ranks_and_leaves_those_before_it() {
+    if !has_turn(6) {
+        return;
+    }
     let Some(machine) = Host::new() else { return };
     let machine = machine.with_nccl();
     let broken = |how: &str| {
@@ -268,6 +274,9 @@ fn the_scale_of_a_loss_is_in_checkpoints_and_stays_behind_where_a_run_is_forked(
 
 #[test]
 fn a_checkpoint_of_a_gpu_is_gone_on_with_on_a_gpu_to_the_bit_and_on_a_cpu_with_a_word() {
+    if !has_turn(5) {
+        return;
+    }
     let Some(machine) = Host::new() else { return };
     let half = format!("{MLP} checkpoint.every=4~steps devices=cuda:0");
     let whole = machine.train(&format!("{half} steps=8 name=whole"));

@@ -216,6 +216,9 @@ fn a_stopped_rank_is_named_and_replaced_and_waking_it_changes_nothing() {
 /// Late deaths: between the last step and the end of the run, and in the middle of a validation.
 #[test]
 fn ranks_that_die_when_epochs_and_the_run_end_cost_neither_validation_nor_checkpoint() {
+    if !has_turn(7) {
+        return;
+    }
     let folder = folder();
     let model = format!("{MLP} epochs=12 threads=1 checkpoint.every=1~epoch");
     let whole = train(folder.path(), &format!("{model} ranks=1 name=whole"));

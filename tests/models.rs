@@ -82,6 +82,9 @@ fn exported(path: &Path, run: &str) -> BTreeMap<String, Vec<u8>> {
 
 #[test]
 fn a_trained_model_begins_one_with_other_classes_whose_body_is_frozen() {
+    if !has_turn(0) {
+        return;
+    }
     let folder = folder();
     let path = folder.path();
     let small = "model.kind=resnet model.width=4 global_batch=32 micro_batch=8";

@@ -7,6 +7,7 @@
 use crate::harness::gpus::Host;
 use crate::harness::hosts::Hosts;
 use crate::harness::nccl::without;
+use crate::harness::turn::has_turn;
 use crate::harness::{Finished, MLP, Running, Signal, finish, signal};
 use std::path::Path;
 
@@ -81,6 +82,9 @@ fn a_library_for_gpus_is_refused_on_the_cpu() {
 
 #[test]
 fn between_hosts_it_needs_a_trusted_network_and_says_that_it_is_plain() {
+    if !has_turn(9) {
+        return;
+    }
     let Some(machine) = machine() else { return };
     let model = format!("{MLP} steps=20");
     let hosts = Hosts::on_loopback("2");
@@ -106,6 +110,9 @@ fn variable_of(pid: u32, name: &str) -> Option<String> {
 
 #[test]
 fn the_log_tells_of_communicators_and_the_library_is_asked_for_its_words() {
+    if !has_turn(10) {
+        return;
+    }
     let Some(machine) = machine() else { return };
     let asked = |more: &str| {
         let mut command = machine.on_gpus(2, &format!("{MLP} steps=100000 {more}"));

@@ -83,6 +83,9 @@ fn a_ring_and_bf16_and_a_validation_work_too() {
 
 #[test]
 fn a_rank_killed_inside_an_all_reduce_costs_no_step_and_no_bit() {
+    if !has_turn(4) {
+        return;
+    }
     let Some(machine) = machine() else { return };
     let model = format!("{MLP} steps=24 name=hurt");
     let want = machine.train(&format!("{MLP} steps=24 devices=cuda:0 ranks=1 name=whole")).digest();
@@ -129,6 +132,9 @@ fn two_kills_one_after_the_other_cost_no_step_either() {
 
 #[test]
 fn a_lost_rank_zero_makes_way_for_another_that_makes_the_next_id() {
+    if !has_turn(6) {
+        return;
+    }
     let Some(machine) = machine() else { return };
     let want = machine.train(&format!("{MLP} steps=24 devices=cuda:0 ranks=1 name=whole")).digest();
     let mut command = machine.on_gpus(3, &format!("{MLP} steps=24 name=hurt"));
@@ -144,6 +150,9 @@ fn a_lost_rank_zero_makes_way_for_another_that_makes_the_next_id() {
 
 #[test]
 fn a_rank_killed_while_parts_of_its_gradient_travel_costs_nothing_either() {
+    if !has_turn(2) {
+        return;
+    }
     let Some(machine) = machine() else { return };
     let model = format!("{MLP} model.hidden=[24,24] steps=24");
     let want = machine.train(&format!("{model} devices=cuda:0 ranks=1 name=whole")).digest();
@@ -183,6 +192,9 @@ fn a_rank_killed_anywhere_and_a_resumed_run_have_the_same_bits() {
 
 #[test]
 fn a_rank_that_is_stopped_inside_an_all_reduce_is_replaced() {
+    if !has_turn(1) {
+        return;
+    }
     let Some(machine) = machine() else { return };
     let model = format!("{MLP} steps=24 detect=1s");
     let want = machine.train(&format!("{model} devices=cuda:0 ranks=1 name=whole")).digest();
@@ -201,6 +213,9 @@ fn a_rank_that_is_stopped_inside_an_all_reduce_is_replaced() {
 
 #[test]
 fn a_library_that_does_not_come_back_from_an_abort_ends_its_rank_and_not_the_run() {
+    if !has_turn(5) {
+        return;
+    }
     let Some(machine) = machine() else { return };
     let model = format!("{MLP} steps=24 detect=500ms checkpoint.every=4~steps");
     let want = machine.train(&format!("{model} devices=cuda:0 ranks=1 name=whole")).digest();
@@ -224,6 +239,9 @@ fn a_library_that_does_not_come_back_from_an_abort_ends_its_rank_and_not_the_run
 
 #[test]
 fn several_ranks_on_one_gpu_are_refused_unless_the_library_was_told_to_take_them() {
+    if !has_turn(0) {
+        return;
+    }
     let Some(machine) = machine() else { return };
     let settings = format!("{MLP} steps=3 devices=cuda:0,1 ranks=3 backend=nccl");
     let refused = machine.train(&settings);

@@ -218,6 +218,9 @@ fn a_cnn_killed_and_resumed_on_other_ranks_has_the_bits_of_an_undisturbed_run() 
 
 #[test]
 fn a_gpt_killed_and_resumed_on_other_ranks_has_the_bits_of_an_undisturbed_run() {
+    if !has_turn(11) {
+        return;
+    }
     stopped_and_resumed(&format!("{GPT} steps=300"), 20, &Stop::Kill);
 }
 
@@ -312,6 +315,9 @@ fn sums_rounded_to_bf16_have_other_bits_than_those_that_are_not_and_manifests_sa
 
 #[test]
 fn a_ring_in_bf16_reaches_the_same_loss() {
+    if !has_turn(3) {
+        return;
+    }
     let (folder, model) = (folder(), format!("{MLP} steps=60 threads=1 wire=bf16"));
     let exact = train(folder.path(), &format!("{model} ranks=1"));
     for ranks in [2, 3, 5] {
@@ -330,6 +336,9 @@ fn a_ring_in_bf16_reaches_the_same_loss() {
 
 #[test]
 fn digits_are_learned_with_sums_in_bf16_as_well_as_in_f32() {
+    if !has_turn(1) {
+        return;
+    }
     let folder = folder();
     // What users get: the CNN, 20 epochs. The bits are the same everywhere, so the accuracy is one number.
     let run = train(folder.path(), "ranks=2 threads=1 wire=bf16");

@@ -1,6 +1,7 @@
 //! `dtrain status` and `dtrain runs`: how runs are, while they train, after they were killed, when they have ended, and over the network.
 
 use crate::harness::http::free_port;
+use crate::harness::turn::has_turn;
 use crate::harness::{
     MLP, Running, Signal, dtrain, finish, folder, json, output, refused, said, signal, train,
 };
@@ -8,6 +9,9 @@ use std::fs;
 
 #[test]
 fn a_run_is_seen_while_it_trains_when_nobody_leads_it_and_when_it_has_ended() {
+    if !has_turn(2) {
+        return;
+    }
     let here = folder();
     refused(here.path(), "status", &["there are no runs in runs", "hint:"]);
     refused(here.path(), "status nowhere", &["there is no run nowhere", "hint:"]);
