@@ -221,7 +221,7 @@ ROUNDS = [
     ("rounds: a pass is brought the window that it asks for", OF_ROUNDS + "brought_parameters.rs",
      "if self.stock.there.as_ref().and_then(place).is_none() {", "if self.stock.there.is_none() {"),
     ("rounds: what a pass was brought is forgotten when it may have changed", OF_ROUNDS + "rounds.rs",
-     "    pub fn begin(&mut self, memory: Flat) {\n        self.brought.forget();\n", "    pub fn begin(&mut self, memory: Flat) {\n"),
+     "    pub fn begin(&mut self, memory: Memory) {\n        self.brought.forget();\n", "    pub fn begin(&mut self, memory: Memory) {\n"),
     ("rounds: who computes nothing takes part in what is read backward", OF_ROUNDS + "rounds.rs",
      "Call::Reads(elements) if gathers =>", "Call::Reads(elements) if gathers && elements.start > elements.end =>"),
     ("rounds: what waits is added up when the step ends", OF_ROUNDS + "window_sums.rs",
