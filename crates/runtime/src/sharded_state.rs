@@ -119,7 +119,7 @@ pub fn prepare(plane: &mut DataPlane, parts: &mut ComputeParts) {
     let of = RoundsPlan { holders, cuts, rank, windows: &windows, lengths, slot, micro_batches, wire, level };
     let rounds = match backend.as_mut().device_slot().filter(|_| is_there) {
         Some(slot) => Rounds::there(&of, slot).unwrap_or_else(|error| {
-            tracing::warn!(%error, "windows go through the host: they have no room on the device");
+            tracing::warn!(%error, "windows go through the host: the device has no memory for them");
             Rounds::new(&of)
         }),
         None => Rounds::new(&of),
