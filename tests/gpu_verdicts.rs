@@ -165,3 +165,36 @@ fn a_cache_that_cannot_be_written_and_a_run_that_was_begun_on_a_cpu_are_told() {
     assert!(!on_gpus(&longer));
     assert_eq!(longer.steps(), [3, 4]);
 }
+
+#[test]
+fn windows_that_gpus_have_no_room_for_go_through_the_host_where_that_was_left_to_dtrain() {
+    if !has_turn(11) {
+        return;
+    }
+    let Some(machine) = Machine::new() else { return };
+    let wide = "data.kind=digits model.kind=mlp model.hidden=[512,512,512] global_batch=4 micro_batch=1 steps=1 ranks=2 devices=cuda:0,1 \
+                state=sharded redundancy=1 shard=parameters";
+    let planned = |backend: &str| -> u64 {
+        let plan = finish(machine.command(&format!("plan --json {wide} backend={backend}")));
+        plan.succeeded();
+        let rows = plan.lines[0]["memory_bytes"].as_object().expect("a table").values();
+        rows.map(|bytes| bytes.as_u64().expect("bytes")).sum()
+    };
+    let (host, nccl) = (planned("host"), planned("nccl"));
+    assert!(host + (4 << 20) < nccl, "{host} bytes through the host, {nccl} over NCCL");
+    // A GPU has 80 GiB, of which the driver keeps half of one.
+    let run = |free: u64, how: &str| {
+        let busy = ((81_920 - 512) << 20) - free;
+        let mut command = machine.command(&format!("train --json {wide} {how}"));
+        command.env("FAKE_BUSY", (busy >> 20).to_string());
+        finish(command)
+    };
+    let roomy = run(nccl + (2 << 20), "");
+    roomy.said("whose test on these GPUs has passed");
+    let tight = run(nccl - (2 << 20), "");
+    tight.said("gradients go through the host: the GPUs have no room for windows that travel between them");
+    assert_eq!(tight.digest(), roomy.digest());
+    let asked = run(nccl - (2 << 20), "backend=nccl");
+    asked.ended_with(2);
+    asked.said("1 rank needs");
+}

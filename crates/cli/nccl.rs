@@ -62,8 +62,7 @@ impl ChosenBackend {
 
     /// NCCL, where each of several ranks of one host has a GPU of its own, and a test of it has passed.
     fn by_test(config: &Config, hosts: HostCount, gpus: Option<&CudaList>) -> (Self, Option<String>) {
-        let host =
-            |why: String| (Self::Host, Some(format!("backend auto: gradients go through the host: {why}")));
+        let host = |why: String| Self::through_the_host(&why);
         let Some(list) = gpus.filter(|_| config.world.ranks > 1) else {
             return (Self::Host, None);
         };
@@ -94,6 +93,16 @@ impl ChosenBackend {
             (TestVerdict::Failed(words), _) => host(format!("the test of {at} has failed: {words}")),
             (TestVerdict::Unknown(words), _) => host(format!("{at} cannot be tested: {words}")),
         }
+    }
+
+    fn through_the_host(why: &str) -> (Self, Option<String>) {
+        (Self::Host, Some(format!("backend auto: gradients go through the host: {why}")))
+    }
+
+    /// What `auto` comes to where NCCL could carry windows and the GPUs have no room for that.
+    #[must_use]
+    pub fn of_windows_without_room() -> (Self, Option<String>) {
+        Self::through_the_host("the GPUs have no room for windows that travel between them")
     }
 
     /// As the key `backend` says it.

@@ -64,6 +64,10 @@ pub fn run(
     let (backend, carried_why) = ChosenBackend::choose(&placed, several, chosen.cuda().as_ref())?;
     plan.carried_by(&backend);
     let in_shards = plan.choose_state(&chosen)?;
+    let (backend, carried_why) = match plan.backend() == backend.kind() {
+        true => (backend, carried_why),
+        false => ChosenBackend::of_windows_without_room(),
+    };
     let mut prototype = plan.prototype(&chosen)?;
     if arguments.describe {
         return print_json(&Described::of(&plan, prototype.replica.as_ref())?.to_json()).map(|()| None);

@@ -4,7 +4,7 @@
 //! It does not know how much memory a GPU has.
 
 use super::Plan;
-use crate::config::{Config, Problem, Reduce, Redundancy};
+use crate::config::{Backend, Config, Problem, Reduce, Redundancy};
 use crate::error::CliError;
 use crate::gpus::Chosen;
 use dtrain_engine::device::NORM_BLOCK;
@@ -13,12 +13,14 @@ use dtrain_types::{Bytes, Holders, Holding, NodeId, Rank, ShardLevel};
 use std::ops::Range;
 
 impl Plan {
-    /// Says how ranks keep the state, where that was left to dtrain; gives what to say of it, if they share it out.
+    /// Says how ranks keep the state, where that was left to dtrain; gives what to say of it, if they share it out. Where the GPUs have no room for
+    /// windows that travel between them, and that was left to dtrain, the host carries them then ([`Plan::backend`]).
     ///
     /// *Errors*: as [`Plan::prototype`].
     pub fn choose_state(&mut self, chosen: &Chosen) -> Result<Option<String>, CliError> {
         let on_gpus = chosen.cuda().is_some() && self.external().is_none() && self.check_device().is_ok();
         if !(self.config.state_as_fits() && on_gpus && self.may_shard()) {
+            self.spare_gpus(chosen)?;
             return Ok(None);
         }
         let Err(problem) = self.room(chosen)? else { return Ok(None) };
@@ -31,7 +33,7 @@ impl Plan {
                 break;
             }
             self.config = whole.with_state_in_shards(level);
-            if self.room(chosen)?.is_ok() {
+            if self.room(chosen)?.is_ok() || self.spare_gpus(chosen)? {
                 let words = match level {
                     ShardLevel::Optimizer => "they keep shards of it (state=sharded)",
                     ShardLevel::Gradients => {
@@ -46,6 +48,20 @@ impl Plan {
         }
         self.config = whole;
         Ok(None)
+    }
+
+    /// Has the host carry windows, where that was left to dtrain and the GPUs have room for them in no other way; tells whether it does.
+    fn spare_gpus(&mut self, chosen: &Chosen) -> Result<bool, CliError> {
+        let is_open = self.config.backend == Backend::Auto && self.backend() == Backend::Nccl;
+        if !(is_open && self.in_rounds()) || self.room(chosen)?.is_ok() {
+            return Ok(false);
+        }
+        let carried = self.carried.replace(Backend::Host);
+        let has_room = self.room(chosen)?.is_ok();
+        if !has_room {
+            self.carried = carried;
+        }
+        Ok(has_room)
     }
 
     /// Whether ranks that keep whole states could share one out.

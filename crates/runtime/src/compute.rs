@@ -135,7 +135,7 @@ impl Compute {
         match order {
             Order::Build { backend, membership, writers, members } => {
                 self.build(backend, membership, writers)?;
-                self.share_out(&members);
+                self.share_out(&members)?;
                 self.news.tell(News::Built(self.generation));
                 Ok(())
             }
@@ -173,7 +173,9 @@ impl Compute {
     }
 
     /// Says who holds which shards in this generation, where ranks hold shards.
-    fn share_out(&mut self, members: &Membership) {
+    ///
+    /// *Errors*: of the device.
+    fn share_out(&mut self, members: &Membership) -> Result<(), Broke> {
         let parameters = self.parts.replica.about().layout.parameters;
         let nodes: Vec<NodeId> = members.participants.iter().map(|participant| participant.node).collect();
         let redundancy = self.parts.redundancy;
@@ -184,9 +186,10 @@ impl Compute {
             plane.shards =
                 redundancy.map(|redundancy| Shards::new(rank, &nodes, redundancy, parameters, slot));
             if plane.shards.is_some() {
-                sharded_state::prepare(plane, &mut self.parts);
+                sharded_state::prepare(plane, &mut self.parts)?;
             }
         }
+        Ok(())
     }
 
     /// The loop of a generation. `from_step` may lie past the last step: then only what is pending is left to do.

@@ -9,7 +9,7 @@ use crate::data_plane::DataPlane;
 use crate::exchange::move_floats;
 use crate::recipe::ComputeParts;
 use crate::shards::Shards;
-use dtrain_collective::{Narrow, Op, Take};
+use dtrain_collective::{CollectiveError, Narrow, Op, Take};
 use dtrain_engine::{
     EngineError, Keeping, Lies, Piece, ReducedSum, Replica, Section, Sharding, ShardingThere, UpdateInfo,
     UpdateShare, Words, needed,
@@ -102,9 +102,14 @@ pub fn readers(plane: &DataPlane) -> Vec<Holding> {
 }
 
 /// Prepares what ranks exchange in a step: in rounds, where nobody has all of a gradient.
-pub fn prepare(plane: &mut DataPlane, parts: &mut ComputeParts) {
+///
+/// *Errors*: of the device.
+pub fn prepare(plane: &mut DataPlane, parts: &mut ComputeParts) -> Result<(), Broke> {
     let about = parts.replica.about();
-    let Some(windows) = about.windows.clone() else { return narrow(plane, parts.replica.as_mut()) };
+    let Some(windows) = about.windows.clone() else {
+        narrow(plane, parts.replica.as_mut());
+        return Ok(());
+    };
     let lengths = (about.layout.parameters, about.gradient_len());
     let (rank, slot) = ((plane.membership.rank, world(plane)), plane.geometry.len);
     let micro_batches = parts.feed.plan().micro_batches();
@@ -118,13 +123,19 @@ pub fn prepare(plane: &mut DataPlane, parts: &mut ComputeParts) {
     let wire = parts.wire;
     let of = RoundsPlan { holders, cuts, rank, windows: &windows, lengths, slot, micro_batches, wire, level };
     let rounds = match backend.as_mut().device_slot().filter(|_| is_there) {
-        Some(slot) => Rounds::there(&of, slot).unwrap_or_else(|error| {
-            tracing::warn!(%error, "windows go through the host: the device has no memory for them");
-            Rounds::new(&of)
-        }),
+        Some(slot) => Rounds::there(&of, slot).map_err(no_memory)?,
         None => Rounds::new(&of),
     };
     plane.rounds = Some(CarriedRounds::new(rounds));
+    Ok(())
+}
+
+/// Why a backend lends no memory: the device says no, and would again in the next generation, or the collectives are over.
+fn no_memory(error: CollectiveError) -> Broke {
+    match error {
+        CollectiveError::Device { what } => engine(EngineError::NoRoom(what)).into(),
+        error => off(error),
+    }
 }
 
 /// Whether the slots are memory in which the replica works.
@@ -141,7 +152,7 @@ pub fn begin_rounds(plane: &mut DataPlane, replica: &mut dyn Replica) -> Result<
         None => Memory::Home(sharding(replica).lend_sum(elements)),
         Some(there) => Memory::There(match there.lend_sum(elements) {
             Some(memory) => memory,
-            None => wires.device_slot().expect(THERE).memory(elements).map_err(off)?,
+            None => wires.device_slot().expect(THERE).memory(elements).map_err(no_memory)?,
         }),
     };
     rounds.begin(memory);
