@@ -125,35 +125,19 @@ impl<D: OwnMemory> DeviceShards<D> {
         self.take_up(device, facts, HeldUpdate::of(device, (step, share), of, sums))
     }
 
-    /// The same of a sum that lies in the host's memory, of which these elements are there.
-    pub fn measure_folded(
-        &mut self,
-        device: &D,
-        facts: &UpdateFacts,
-        (step, share): (Step, UpdateShare),
-        of: (u64, Divisor),
-        (kept, sum): (Held, &[f32]),
-    ) -> Result<(), EngineError> {
+    /// Keeps a sum that lies in the host's memory, of which these elements are there. *Errors*: of the device.
+    pub fn keep(&mut self, device: &D, kept: Held, sum: &[f32]) -> Result<(), EngineError> {
         self.make_room(device, kept)?;
-        device.send(sum, &mut self.sum)?;
-        self.look_at(device, facts, (step, share), of)
+        device.send(sum, &mut self.sum)
     }
 
-    /// The same of a sum that lies in this memory of the device, which it keeps.
-    pub fn measure_there(
-        &mut self,
-        device: &D,
-        facts: &UpdateFacts,
-        (step, share): (Step, UpdateShare),
-        of: (u64, Divisor),
-        (kept, sum): (Held, D::Floats),
-    ) -> Result<(), EngineError> {
+    /// The same of one that lies in this memory of the device.
+    pub fn keep_there(&mut self, kept: Held, sum: D::Floats) {
         (self.kept, self.sum) = (kept, sum);
-        self.look_at(device, facts, (step, share), of)
     }
 
-    /// Looks at its share of what it has kept.
-    fn look_at(
+    /// [`Sharding::measure`](crate::Sharding::measure), of the sum that it has kept.
+    pub fn measure_kept(
         &mut self,
         device: &D,
         facts: &UpdateFacts,

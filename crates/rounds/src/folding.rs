@@ -246,6 +246,9 @@ mod tests {
 
     type List = std::sync::Mutex<Vec<f32>>;
 
+    /// Why there is memory.
+    const ROOM: &str = "a list has room";
+
     fn list(memory: &DeviceMemory) -> std::sync::MutexGuard<'_, Vec<f32>> {
         memory.of::<List>().expect("a list").lock().expect("no holder panics")
     }
@@ -289,8 +292,9 @@ mod tests {
             let mut slot = Lists(vec![0.0; 4 * at_once as usize]);
             let mut home = Folding::new(3, (count, at_once), Wire::F32);
             home.give(Memory::Home(Flat::zeros(3)));
-            let mut there = Folding::at(&mut Site::There(&mut slot), 3, (count, at_once), Wire::F32).unwrap();
-            there.give(Memory::There(slot.memory(3).unwrap()));
+            let there = Folding::at(&mut Site::There(&mut slot), 3, (count, at_once), Wire::F32);
+            let mut there = there.expect(ROOM);
+            there.give(Memory::There(slot.memory(3).expect(ROOM)));
             for first in (0..count).step_by(at_once as usize) {
                 let now = at_once.min(count - first);
                 let all = (first..first + now).flat_map(|m| [9.0, leaf(m, 0), leaf(m, 1), leaf(m, 2)]);
@@ -299,7 +303,7 @@ mod tests {
                 let of = Fresh { first, count: now as usize, len: 4, is_last: first + now == count };
                 for part in [2..3, 0..2] {
                     home.add(of, part.clone(), 1 + part.start, &mut fresh);
-                    there.add_there(of, part.clone(), 1 + part.start, &mut slot).unwrap();
+                    there.add_there(of, part.clone(), 1 + part.start, &mut slot).expect("lists can be added");
                 }
             }
             let Memory::There(sum) = there.take() else { panic!("it was given there") };

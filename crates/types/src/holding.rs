@@ -76,6 +76,12 @@ impl Holding {
         &self.runs
     }
 
+    /// What is in it or in another one.
+    #[must_use]
+    pub fn and(&self, other: &Self) -> Self {
+        Self { runs: joined(self.runs.iter().chain(&other.runs).cloned()) }
+    }
+
     /// Whether it is none.
     #[must_use]
     pub fn is_none(&self) -> bool {

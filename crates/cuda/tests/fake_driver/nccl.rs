@@ -3,7 +3,7 @@
 use crate::support::{Fake, gpu};
 use dtrain_collective::{Arena, BLOCK, Geometry, HostArena, SumOrder, sum_block};
 use dtrain_cuda::collectives::{GpuSlots, NcclDevice};
-use dtrain_cuda::driver::{Buffer, Stream};
+use dtrain_cuda::driver::{Buffer, Gpu, Stream};
 use dtrain_cuda::{CudaDevice, DeviceFloats, Precision};
 use dtrain_engine::OwnMemory;
 use dtrain_engine::device::Device as _;
@@ -125,17 +125,22 @@ fn kernels_reach_a_slot_where_it_lies_and_see_what_was_leased() {
     assert!(HostArena::new(geometry).on_device(0).is_none());
 }
 
+/// Two streams that are as late as may be, and slots that the first one fills and the other one sends.
+fn filled(gpu: &Arc<Gpu>, fake: &Fake, geometry: Geometry) -> (CudaDevice, NcclDevice, GpuSlots) {
+    let _lazy = fake.lazy();
+    let computes = CudaDevice::new(gpu, Precision::F32).expect("a stream");
+    let device = NcclDevice::new(gpu).expect("a stream");
+    let slots = GpuSlots::new(device.communication(), geometry).expect("memory");
+    let slots = slots.filled_on(computes.stream()).expect("a mark");
+    (computes, device, slots)
+}
+
 #[test]
 fn slots_that_another_stream_fills_are_full_when_they_are_reduced_or_leased() {
     let Some(gpu) = gpu() else { return };
     let fake = Fake::new();
-    let lazy = fake.lazy();
-    let computes = CudaDevice::new(&gpu, Precision::F32).expect("a stream");
-    let device = NcclDevice::new(&gpu).expect("a stream");
-    drop(lazy);
-    let geometry = Geometry { len: 1_000, root_slots: 1, scratch_slots: 1 };
-    let slots = GpuSlots::new(device.communication(), geometry).expect("memory");
-    let mut slots = slots.filled_on(computes.stream()).expect("a mark");
+    let (computes, device, mut slots) =
+        filled(&gpu, &fake, Geometry { len: 1_000, root_slots: 1, scratch_slots: 1 });
     let [mut first, mut second] = [0, 1].map(|slot| part(&mut slots, slot));
     let mut ones = Buffer::<f32>::new(gpu.context(), 1_000).expect("memory");
     computes.upload(&[1.0; 1_000], ones.write()).expect("a device that works");
@@ -160,13 +165,8 @@ fn slots_that_another_stream_fills_are_full_when_they_are_reduced_or_leased() {
 fn what_is_done_on_slots_comes_behind_what_fills_them_and_in_front_of_what_follows() {
     let Some(gpu) = gpu() else { return };
     let fake = Fake::new();
-    let lazy = fake.lazy();
-    let computes = CudaDevice::new(&gpu, Precision::F32).expect("a stream");
-    let device = NcclDevice::new(&gpu).expect("a stream");
-    drop(lazy);
-    let geometry = Geometry { len: 1_000, root_slots: 1, scratch_slots: 0 };
-    let slots = GpuSlots::new(device.communication(), geometry).expect("memory");
-    let mut slots = slots.filled_on(computes.stream()).expect("a mark");
+    let (computes, device, mut slots) =
+        filled(&gpu, &fake, Geometry { len: 1_000, root_slots: 1, scratch_slots: 0 });
     let shared = device.share(500).expect("memory");
     let mut floats = CudaDevice::slot(&shared).expect("memory of this device");
     let (address, len) = device.reach(&shared).expect("memory of this device");

@@ -29,6 +29,7 @@ impl<D: OwnMemory> Sharding for DeviceReplica<D> {
         let ReducedSum { lies, weight, samples } = sum;
         let Self { device, facts, gradients, shards, loss_scale, lent, lent_there, .. } = self;
         let divisor = Divisor { weight, scale: *loss_scale };
+        let shards = shards.as_mut().expect(SHARDED);
         match lies {
             Lies::Home(gradient) => {
                 assert_eq!(
@@ -40,21 +41,20 @@ impl<D: OwnMemory> Sharding for DeviceReplica<D> {
             }
             Lies::Kept => {}
             Lies::Folded { kept, sum } => {
-                let shards = shards.as_mut().expect(SHARDED);
-                let measured =
-                    shards.measure_folded(device, facts, (step, share), (samples, divisor), (kept, &sum));
+                let sent = shards.keep(device, kept, &sum);
                 *lent = sum;
-                return measured;
+                sent?;
+                return shards.measure_kept(device, facts, (step, share), (samples, divisor));
             }
             Lies::FoldedThere { kept, sum } => {
-                let shards = shards.as_mut().expect(SHARDED);
-                *lent_there = Some((sum.clone(), kept.elements()));
-                let of = (samples, divisor);
-                return shards.measure_there(device, facts, (step, share), of, (kept, slot::<D>(&sum)));
+                let elements = kept.elements();
+                shards.keep_there(kept, slot::<D>(&sum));
+                *lent_there = Some((sum, elements));
+                return shards.measure_kept(device, facts, (step, share), (samples, divisor));
             }
         }
         let reduced = Reduced::<D> { gradient: D::look(&gradients[0]), samples, divisor };
-        shards.as_mut().expect(SHARDED).measure(device, facts, (step, share), &reduced)
+        shards.measure(device, facts, (step, share), &reduced)
     }
 
     fn lend_sum(&mut self, elements: usize) -> Flat {

@@ -49,13 +49,14 @@ impl Supervisor {
         };
         let mut holders: Vec<(Instant, MemberId)> = self.slots.iter().filter_map(holder).collect();
         holders.sort_unstable_by(|a, b| b.cmp(a));
-        let mut needed = Vec::new();
-        for (_, member) in holders {
-            needed.push(member);
-            if self.is_held(needed.iter().filter_map(|member| self.slots[member].life())) {
-                return needed;
-            }
-        }
-        Vec::new()
+        let mut all = Holding::default();
+        let is_enough = |life: &Life| {
+            all = all.and(&life.holding);
+            self.config.sharded.is_none() || all == Holding::whole()
+        };
+        let lives = holders.iter().filter_map(|(_, member)| self.slots[member].life());
+        let last = lives.map(is_enough).position(|enough| enough);
+        let needed = last.map_or(0, |last| last + 1);
+        holders[..needed].iter().map(|(_, member)| *member).collect()
     }
 }
