@@ -40,7 +40,7 @@ const FAMILIES: [(&str, &str, f64); 5] = [
 
 #[test]
 fn each_family_learns_with_the_same_bits_on_any_ranks_and_after_a_kill() {
-    if !has_turn(7) {
+    if !has_turn(9) {
         return;
     }
     let folder = folder();

@@ -255,7 +255,7 @@ fn several_ranks_on_one_gpu_are_refused_unless_the_library_was_told_to_take_them
 
 #[test]
 fn the_slots_are_part_of_what_a_model_needs_on_a_gpu() {
-    if !has_turn(2) {
+    if !has_turn(1) {
         return;
     }
     let Some(machine) = machine() else { return };

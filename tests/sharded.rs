@@ -271,7 +271,7 @@ fn lost_hosts_cost_nothing(how: &str) {
         Err(why) => return eprintln!("skipped: network namespaces cannot be had here ({why})"),
     };
     // Each step meets often there.
-    let steps = if how == PARAMETERS { 300 } else { 600 };
+    let steps = if how == PARAMETERS { 200 } else { 300 };
     let model = format!("{WIDE} steps={steps} checkpoint.every=none");
     let hosts = Hosts::at(&format!("{}:29400", Network::address(0)), "3");
     let start =

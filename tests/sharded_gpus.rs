@@ -115,7 +115,7 @@ fn a_text_in_shards_on_gpus_that_is_gone_on_with_whole_has_the_bits_of_an_undist
 
 #[test]
 fn a_rank_on_a_gpu_that_is_killed_leaves_its_shards_with_a_mirror() {
-    if !has_turn(7) {
+    if !has_turn(4) {
         return;
     }
     let Some(machine) = Host::new() else { return };

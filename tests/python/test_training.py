@@ -116,6 +116,7 @@ class TheSameBits(InAFolder):
         self.assertEqual(steps, list(range(1, 1201)), "each step once")
         wait_for(lambda: not any(map(is_alive, pids)), "no rank is left behind")
 
+    @in_turn(4)
     def test_of_a_run_that_was_stopped_and_went_on_with_other_ranks(self):
         whole = self.good(train(self.folder, "mlp", "ranks=2", "epochs=20"))
         run = Run(self.folder, [PROGRAMS, "mlp", "--json", "ranks=2", "epochs=20", "name=part"])
@@ -177,6 +178,7 @@ class TheSameBits(InAFolder):
 
 
 class TheResult(InAFolder):
+    @in_turn(5)
     def test_is_loaded_by_pytorch_and_has_the_accuracy_that_was_told(self):
         for kind in ("cnn", "gpt"):
             ended = self.good(train(self.folder, kind, "ranks=2"))
