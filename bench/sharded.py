@@ -164,20 +164,20 @@ def traffic(arguments, networks):
     held = min(2, hosts) / hosts
     micro_batches = 4
     # Gradients to those who add them up; their sums to those who need them; parameters to those who do not hold them. In rounds the gradient of each
-    # micro-batch to those who hold it, and the parameters twice a round.
+    # micro-batch to those who hold it, and the parameters twice a round; and once for the validation of an epoch, which has three steps.
     windows = micro_batches * (hosts - 1) / hosts * held
     formula = {
         "replicated": 2 * (hosts - 1) / hosts,
         "optimizer": (hosts - 1) / hosts * (1 + held) + 1 - held,
         "gradients": windows + 1 - held,
-        "parameters": windows + 2 * -(-micro_batches // hosts) * (1 - held),
+        "parameters": windows + (2 * -(-micro_batches // hosts) + 1 / 3) * (1 - held),
     }
     for state in arguments.states:
         expected = 4 * floats * formula[state]
         counted = []
         for steps in (10, 30):
             before = sent(networks)
-            one(arguments, networks, [*WIDE, "data.val_split=0", "checkpoint.best=none", hidden(arguments), *WORDS[state], f"steps={steps}"])
+            one(arguments, networks, [*WIDE, "checkpoint.best=none", hidden(arguments), *WORDS[state], f"steps={steps}"])
             counted.append(sent(networks) - before)
         # What a run sends beside its steps is in both.
         step = (counted[1] - counted[0]) / 20 / hosts
@@ -234,6 +234,8 @@ def kills(arguments, networks):
             run.wait_beyond(max(before, run.recorded()))
             times.append(time.monotonic() - killed)
             while len(run.ranks()) < Run.hosts_in_all * Run.ranks_of_a_host:
+                if run.hosts[0].poll() is not None:
+                    raise SystemExit(f"the run was over after {len(times)} kills: it needs more --steps")
                 time.sleep(0.01)
             full = time.monotonic()
             while sum(event["event"] == "rank_started" for event in run.events()[-300:]) < Run.hosts_in_all * Run.ranks_of_a_host or time.monotonic() - full < 0.3:
