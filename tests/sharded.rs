@@ -23,7 +23,7 @@ fn shards_on_any_number_of_ranks_give_the_digest_of_one_rank_that_has_the_whole_
     for (model, ways) in [
         (format!("{MLP} steps=40"), &["ranks=1", "ranks=2", "ranks=3", "ranks=5", "ranks=8"][..]),
         (format!("{CNN} steps=20 verify=5"), &["ranks=2", "ranks=4 redundancy=3", "ranks=7 redundancy=1"]),
-        (format!("{GPT} steps=20 ema=0.9"), &["ranks=2", "ranks=3 isolation=thread", "ranks=6"]),
+        (format!("{GPT} steps=20 ema=0.9"), &["ranks=2", "ranks=3 isolation=thread", "ranks=6 recompute=on"]),
         (format!("{WIDE} steps=20 optimizer.kind=sgd"), &["ranks=3 optimizer.kind=sgd"]),
         (format!("{MLP} steps=20 wire=bf16"), &["ranks=3"]),
     ] {
@@ -46,7 +46,7 @@ fn gradients_and_parameters_in_windows_have_the_bits_of_whole_ones_on_any_number
         // A table that two stages share, and parameters that nobody trains.
         (
             format!("{GPT2} steps=20 ema=0.9 model.width=64"),
-            &["ranks=2", "ranks=3 isolation=thread", "ranks=6"],
+            &["ranks=2", "ranks=3 isolation=thread", "ranks=6 recompute=on"],
         ),
         (format!("{WIDE} steps=20 model.freeze=[\"0.*\"] optimizer.kind=sgd"), &["ranks=3"]),
         (format!("{MLP} steps=20 wire=bf16"), &["ranks=3"]),
