@@ -216,14 +216,9 @@ fn the_memory_that_a_rank_had_on_its_gpu_is_what_was_planned() {
         let planned: u64 = rows.map(|bytes| bytes.as_u64().expect("bytes")).sum();
         let run = machine.train(&format!("{settings} epochs=1"));
         let peak = run.summary()["gpu_peak_bytes"].as_u64().expect("bytes");
-        // Where no gradient is kept beside another, several ranks want up to two of the driver's smallest pieces more than is counted; and
-        // where windows lie there, each of them, and each sum that waits, is rounded up to such a piece.
-        let pieces = match (settings.contains("shard="), settings.contains("backend=host")) {
-            (false, _) => 0,
-            (true, true) => 2,
-            (true, false) => 9,
-        };
-        assert!((planned..=planned + 256 * pieces).contains(&peak), "{peak}, planned {planned}: {settings}");
+        // Where no gradient is kept beside another, several ranks want up to two of the driver's smallest pieces more than is counted.
+        let more = if settings.contains("shard=") { 512 } else { 0 };
+        assert!((planned..=planned + more).contains(&peak), "{peak}, planned {planned}: {settings}");
         run.said(", on its GPU ");
     }
 }

@@ -7,8 +7,10 @@ use super::Plan;
 use crate::config::{Backend, Config, Problem, Reduce, Redundancy};
 use crate::error::CliError;
 use crate::gpus::Chosen;
+use dtrain_cuda::driver::ALIGNED;
 use dtrain_engine::device::NORM_BLOCK;
 use dtrain_engine::{About, Held, MemoryTable, ModelReplica, UpdateShare, Windows, needed};
+use dtrain_nccl::record_bytes;
 use dtrain_types::{Bytes, Holders, Holding, NodeId, Rank, ShardLevel};
 use std::ops::Range;
 
@@ -150,14 +152,20 @@ impl Plan {
     /// How many floats a rank has on its GPU beside its replica where NCCL carries windows: their slot, those that travel, and sums that wait.
     pub(super) fn windows_beside(&self, about: &About, windows: &Windows) -> usize {
         let micro_batches = self.batches.micro_batches();
-        let of_gradients = windows.memory() + windows.longest();
+        let of_gradients = windows.pieces().chain([windows.longest()]);
         let of_parameters = match self.config.world.shard {
-            ShardLevel::Parameters => 2 * windows.longest_of_parameters(),
+            ShardLevel::Parameters => windows.longest_of_parameters(),
             ShardLevel::Optimizer | ShardLevel::Gradients => 0,
         };
-        let waiting = dtrain_runtime::folding_buffers(micro_batches, self.config.world.ranks) - 1;
-        let sums = waiting * (self.looked_at(about) + about.state.stats);
-        about.slot_len(micro_batches) + of_gradients + of_parameters + sums
+        let ranks = self.config.world.ranks;
+        let waiting = dtrain_runtime::folding_buffers(micro_batches, ranks) - 1;
+        let sums = std::iter::repeat_n(self.looked_at(about) + about.state.stats, waiting);
+        // And what ranks tell each other in every collective; of what their sums are staged in there is nothing.
+        let records = record_bytes(ranks, micro_batches, self.config.reduce) / size_of::<f32>();
+        let others = [of_parameters, of_parameters, about.slot_len(micro_batches), records, 0];
+        // Each of them is memory of its own, of which a GPU hands out no less than a whole piece.
+        let piece = |floats: usize| floats.max(1).next_multiple_of(ALIGNED as usize / size_of::<f32>());
+        of_gradients.chain(sums).chain(others).map(piece).sum()
     }
 
     /// What this rank of this host needs of a sum, which holds these shards.

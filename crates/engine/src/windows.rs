@@ -125,11 +125,16 @@ impl Windows {
         starts_with_them.map(|window| window.elements.len()).max().unwrap_or(0)
     }
 
-    /// Elements of memory for them: for the longest, and for each that is begun early.
+    /// Elements of memory for them, piece by piece: for the longest, and for each that is begun early.
+    pub fn pieces(&self) -> impl Iterator<Item = usize> + '_ {
+        let early = self.all.iter().filter(|window| window.begun == Begun::Early);
+        std::iter::once(self.longest()).chain(early.map(|window| window.elements.len()))
+    }
+
+    /// Elements of all these pieces.
     #[must_use]
     pub fn memory(&self) -> usize {
-        let early = self.all.iter().filter(|window| window.begun == Begun::Early);
-        self.longest() + early.map(|window| window.elements.len()).sum::<usize>()
+        self.pieces().sum()
     }
 }
 

@@ -139,9 +139,8 @@ impl<D: Device> NcclBackend<D> {
         let place = (communicator.rank(), communicator.world());
         assert_eq!(place, (rank, world), "the communicator is not that of the generation");
         let geometry = arena.geometry();
-        // From what all ranks know alike, whatever arenas they have: all records must have one size.
         let covered = setup.membership.ranges.last().map_or(0, |range| range.hi);
-        let record_size = record::size(Geometry::bound(0, covered, setup.mode).root_slots);
+        let record_size = record::size(covered, setup.mode);
         let held = Held {
             sums: BTreeMap::new(),
             mailbox: device.allocate(MemoryPlace::Host, world * record_size)?,

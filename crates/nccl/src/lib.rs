@@ -34,5 +34,6 @@ pub use group::NcclGroup;
 pub use library::{Function, NcclLibrary, UniqueId};
 pub use locate::open;
 pub use planes::{LOG, NcclPlane, Patience, Planes};
+pub use record::record_bytes;
 pub use transfer::staged_floats;
 pub use version::NcclVersion;

@@ -3,15 +3,21 @@
 //! One fixed size for all ranks and all collectives of a generation, so that ranks in different collectives still
 //! understand each other, and each finds out. It is bytes in one order, whatever machine wrote them.
 
-use dtrain_collective::{CollectiveError, Intent, OpKind};
-use dtrain_types::{Generation, Rank, Trailer};
+use dtrain_collective::{CollectiveError, Geometry, Intent, OpKind};
+use dtrain_types::{Generation, Rank, Reduce, Trailer};
 
 /// Bytes of a trailer, and of what stands before the trailers.
 const PART: usize = 64;
 
-/// Bytes of a record with room for the trailers of so many roots.
-pub(crate) fn size(roots: usize) -> usize {
-    (1 + roots) * PART
+/// Bytes of a record in a step of so many micro-batches: from what all ranks know alike, whatever arenas they have, for all records have one size.
+pub(crate) fn size(micro_batches: u32, mode: Reduce) -> usize {
+    (1 + Geometry::bound(0, micro_batches, mode).root_slots) * PART
+}
+
+/// Bytes that the records of all ranks take on a device.
+#[must_use]
+pub fn record_bytes(ranks: u32, micro_batches: u32, mode: Reduce) -> usize {
+    ranks as usize * size(micro_batches, mode)
 }
 
 /// Writes a record. *Panics* if there are more trailers than room.
@@ -83,7 +89,7 @@ mod tests {
             non_finite: u32::MAX - i as u32,
         };
         let trailers: Vec<Trailer> = (0..3).map(trailer_of).collect();
-        let mut bytes = vec![0xaa; size(4)];
+        let mut bytes = vec![0xaa; 5 * PART];
         for (kind, operand) in OpKind::ALL.into_iter().zip([16, 9, 0, 3, 0, u32::MAX]) {
             let intent = Intent { sequence: Sequence(1 << 40 | 5), kind, operand };
             write(&mut bytes, Generation(9), intent, &trailers);

@@ -30,7 +30,7 @@ pub use event::Event;
 pub use gpu::{Gpu, Loaded};
 pub use library::Driver;
 pub use memory::{Buffer, Part, Pinned};
-pub use paper::{KernelTally, Tally};
+pub use paper::{ALIGNED, KernelTally, Tally};
 pub use stream::Stream;
 pub use times::KernelTime;
 pub use version::DriverVersion;

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// What memory begins on a multiple of, as a driver's does. *Units*: bytes.
-pub(super) const ALIGNED: u64 = 256;
+pub const ALIGNED: u64 = 256;
 /// Where memory on paper begins: no address is none.
 const FIRST: u64 = 1 << 40;
 
