@@ -16,8 +16,8 @@
 use crate::checkpoint::MANIFEST;
 use crate::store::Store;
 use crate::{
-    Check, Checkpoint, CheckpointId, Damage, Disk, Manifest, Owner, RealDisk, ShardInfo, StoreError,
-    TensorData, seal, shard,
+    Check, Checkpoint, CheckpointId, Damage, Disk, Manifest, Owner, RealDisk, StoreError, TensorData,
+    UnsyncedShard, seal, shard,
 };
 use dtrain_types::Rank;
 use std::io;
@@ -115,7 +115,7 @@ impl Store for FileStore {
         id: CheckpointId,
         rank: Rank,
         tensors: &[TensorData<'_>],
-    ) -> Result<ShardInfo, StoreError> {
+    ) -> Result<UnsyncedShard, StoreError> {
         shard::write_shard(&*self.disk, &self.temporary(id), (id, rank), tensors)
     }
 

@@ -44,6 +44,6 @@ pub use manifest::shard_name;
 pub use manifest::{
     AVERAGE, MANIFEST_VERSION, Manifest, ManifestError, PARAMETERS, STATS, ShardInfo, TensorSpec,
 };
-pub use shard::TensorData;
+pub use shard::{TensorData, UnsyncedShard};
 pub use slice::slice_for;
 pub use store::{FoundCheckpoint, Newest, Store};

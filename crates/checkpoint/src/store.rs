@@ -5,7 +5,7 @@
 //! not see the new checkpoint at all; after it, wholly (S6).
 
 use crate::{
-    Check, Checkpoint, CheckpointId, Damage, Fault, Manifest, Owner, ShardInfo, StoreError, TensorData,
+    Check, Checkpoint, CheckpointId, Damage, Fault, Manifest, Owner, StoreError, TensorData, UnsyncedShard,
 };
 use dtrain_types::Rank;
 use std::num::NonZeroUsize;
@@ -36,7 +36,7 @@ pub trait Store: Send + Sync {
     /// *Errors*: [`StoreError::Exists`] if a checkpoint of this name was committed.
     fn begin(&self, id: CheckpointId) -> Result<(), StoreError>;
 
-    /// Writes a rank's shard into a checkpoint that was begun; durable when it returns. *Blocks* on the disk.
+    /// Writes a rank's shard into a checkpoint that was begun; durable when what it returns is synced. *Blocks* on the disk.
     ///
     /// *Panics* if a tensor's data does not fit its shape or a name comes twice.
     fn write_shard(
@@ -44,7 +44,7 @@ pub trait Store: Send + Sync {
         id: CheckpointId,
         rank: Rank,
         tensors: &[TensorData<'_>],
-    ) -> Result<ShardInfo, StoreError>;
+    ) -> Result<UnsyncedShard, StoreError>;
 
     /// Makes the checkpoint of `manifest` visible, whole and durable, or not at all. *Blocks* on the disk.
     ///

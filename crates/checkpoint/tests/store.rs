@@ -147,8 +147,8 @@ fn a_commit_without_every_shard_or_with_a_stray_file_is_refused() {
 fn two_writers_never_share_a_shard() {
     let (_folder, store) = run();
     store.begin(id(1, 1)).unwrap();
-    let tensor = [TensorData { name: "a", shape: &[1], data: &[1.0] }];
-    store.write_shard(id(1, 1), Rank(0), &tensor).unwrap();
+    let tensor = [TensorData { name: "a", shape: &[1], data: &[&[1.0]] }];
+    store.write_shard(id(1, 1), Rank(0), &tensor).unwrap().sync().unwrap();
     assert!(matches!(store.write_shard(id(1, 1), Rank(0), &tensor), Err(StoreError::Io { .. })));
     assert!(store.write_shard(id(1, 2), Rank(0), &tensor).is_err(), "it was never begun");
 }

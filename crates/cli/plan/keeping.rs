@@ -132,11 +132,14 @@ impl Plan {
         }
     }
 
-    /// The same on a GPU, beside which the host has the windows that travel, and the sums that wait.
+    /// The same on a GPU, beside which the host has the windows that travel, and the sums that wait. What is held of a sum is copied there.
     pub(super) fn in_shards_on_gpu(&self, about: &About) -> MemoryTable {
         let mut memory = self.in_shards(about);
+        let part = |floats: usize| Bytes(4 * floats as u64);
+        if let (None, Some(held)) = (&about.windows, self.held(about.state.parameters)) {
+            memory.rows.push(("gradient of shards", part(held + about.state.stats)));
+        }
         if let Some(windows) = &about.windows {
-            let part = |floats: usize| Bytes(4 * floats as u64);
             for (what, size) in &mut memory.rows {
                 match *what {
                     "windows of a gradient" => *size = part(windows.memory()),
@@ -183,10 +186,7 @@ impl Plan {
         if let Some((what, size)) = memory.rows.iter_mut().find(|(what, _)| *what == "optimizer state") {
             (*what, *size) = ("optimizer state of shards", part(about.state.moments * held));
         }
-        let Some(windows) = &about.windows else {
-            memory.rows.push(("gradient of shards", part(held + about.state.stats)));
-            return memory;
-        };
+        let Some(windows) = &about.windows else { return memory };
         let micro_batches = self.batches.micro_batches();
         if let Some((what, size)) = memory.rows.iter_mut().find(|(what, _)| *what == "one gradient buffer") {
             // One that is computed and one that travels, beside those that are begun early; and what they travel through.

@@ -30,6 +30,12 @@ pub trait Backend: Send {
         self.arena().lease(0)
     }
 
+    /// The same after a collective broke off, for whoever knows that this rank has begun none since that sum which writes to slot 0, but such that ended;
+    /// and nobody else writes there. None where slots are memory of a device. *Shape* and order as there.
+    fn reduced_before(&mut self) -> Option<&[f32]> {
+        None
+    }
+
     /// Slot 0, where it is memory of a device and whoever has it may work on it there.
     fn device_slot(&mut self) -> Option<&mut dyn DeviceSlot> {
         None

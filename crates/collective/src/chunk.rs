@@ -151,9 +151,11 @@ impl Parts {
         }
     }
 
-    /// Where a segment starts in copy number `copy` of a rank's part, in memory that has one copy behind the other.
-    pub fn copy(&self, rank: usize, copy: usize, segment: usize) -> usize {
-        (copy * self.segments(rank) + segment) * self.longest(rank)
+    /// Where a segment starts in copy number `copy` of a rank's part, in memory that has one copy behind the other, each of `room` segments that follow
+    /// one another, or all of them.
+    pub fn copy(&self, rank: usize, room: usize, copy: usize, segment: usize) -> usize {
+        let room = self.segments(rank).min(room);
+        (copy * room + segment % room) * self.longest(rank)
     }
 
     /// The elements of one segment. *Panics* if there is no such segment.

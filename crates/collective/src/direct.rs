@@ -20,6 +20,10 @@ use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::Arc;
 
+/// How many segments an owner takes of each root ahead of those that it cannot add up yet: 16 MiB of each root of a peer. What comes earlier waits with
+/// whoever sends it. (All ranks send their segments in one order, so the foremost one that an owner waits for is never behind one that has to wait.)
+pub(crate) const STAGED: usize = 64;
+
 const CONTRIBUTE: u32 = 0;
 const GATHER: u32 = 1;
 
@@ -41,8 +45,10 @@ pub(crate) struct Direct {
     asked: Vec<bool>,
     /// What ranks need and have, where that is known.
     narrow: Option<Narrow>,
-    /// Contributions of the peers to this rank's part, leaf after leaf, each segment as long as the longest.
+    /// Contributions of the peers to this rank's part, leaf after leaf, each segment as long as the longest: of the last segments that are not summed.
     staging: Vec<f32>,
+    /// So many of each leaf.
+    staged: usize,
     stack: Vec<f32>,
     /// By leaf.
     trailers: Vec<Trailer>,
@@ -53,6 +59,8 @@ pub(crate) struct Direct {
     missing: Vec<usize>,
     /// Segments of the own part that are not summed yet.
     unsummed: usize,
+    /// Segments of the own part up to the last one that is not summed.
+    left: usize,
     /// Where the final part of this rank's roots begins.
     given: usize,
     /// Own segments that lie in it: the last ones.
@@ -98,12 +106,14 @@ impl Direct {
             asked: Vec::new(),
             narrow: None,
             staging: Vec::new(),
+            staged: STAGED,
             stack: Vec::new(),
             trailers: Vec::new(),
             trailer_stack: Vec::new(),
             contributed: Vec::new(),
             missing: Vec::new(),
             unsummed: 0,
+            left: 0,
             given: 0,
             own_given: 0,
             told: false,
@@ -116,6 +126,12 @@ impl Direct {
         }
     }
 
+    /// Takes so many segments of each root ahead, in place of [`STAGED`]. *Panics* if it is 0.
+    pub fn set_staged(&mut self, segments: usize) {
+        assert!(segments > 0, "an owner has room for what it waits for");
+        self.staged = segments;
+    }
+
     /// Makes room for every collective over buffers of `len` floats, so that none allocates.
     pub fn prepare(&mut self, plans: &Plans, len: usize) {
         let (rank, world) = (self.position.rank, self.position.world);
@@ -124,7 +140,7 @@ impl Direct {
             self.cut(kind, len);
             own = own.max(self.parts.segments(rank));
             all = all.max((0..world).map(|owner| self.parts.segments(owner)).sum());
-            staged = staged.max(self.parts.copy(rank, 1, 0));
+            staged = staged.max(self.parts.copy(rank, self.staged, 1, 0));
         }
         all = all.max(Chunks::whole(len, rank).with_segment(self.position.segment).segments(rank));
         let mut leaves = 0;
@@ -173,7 +189,7 @@ impl Direct {
         self.missing.clear();
         self.missing.resize(own_segments, plan.leaf_count() - plan.leaves_of(rank).len() + 1);
         self.missing[0] += spares;
-        self.unsummed = own_segments;
+        (self.unsummed, self.left) = (own_segments, own_segments);
         (self.plan, self.wire) = (Some(plan), wire);
         (self.given, self.own_given, self.told) = (len, 0, false);
         self.settle();
@@ -361,18 +377,17 @@ impl Direct {
         arena: &mut impl Slots,
     ) -> Result<Verdict, CollectiveError> {
         match frame.header.tag.round {
-            CONTRIBUTE => self.take_contribution(frame, arena)?,
-            GATHER => self.take_sum(frame, arena)?,
-            _ => return Err(foreign(frame, "no such round")),
+            CONTRIBUTE => self.take_contribution(frame, arena),
+            GATHER => self.take_sum(frame, arena).map(|()| Verdict::Taken),
+            _ => Err(foreign(frame, "no such round")),
         }
-        Ok(Verdict::Taken)
     }
 
     fn take_contribution(
         &mut self,
         frame: &Frame<'_>,
         arena: &mut impl Slots,
-    ) -> Result<(), CollectiveError> {
+    ) -> Result<Verdict, CollectiveError> {
         let Some(plan) = &self.plan else { return Err(foreign(frame, "nothing is added here")) };
         let (from, rank) = (frame.from.index(), self.position.rank);
         let (part, segment) = (frame.header.tag.part as usize, frame.header.tag.segment as usize);
@@ -392,10 +407,14 @@ impl Direct {
             true => plan.leaf_count() * segments + from,
             false => (theirs.start + part) * segments + segment,
         };
+        let leaf = (!spare).then_some(theirs.start + part);
+        // The others of its segments are in its place.
+        if leaf.is_some() && segment + self.staged < self.left {
+            return Ok(Verdict::Later);
+        }
         if std::mem::replace(&mut self.contributed[place], true) {
             return Err(foreign(frame, "it came before"));
         }
-        let leaf = (!spare).then_some(theirs.start + part);
         if let (Some(leaf), Some(trailer)) = (leaf, frame.header.trailer) {
             self.trailers[leaf] = trailer;
         }
@@ -405,10 +424,10 @@ impl Direct {
             self.sum_segment(segment, leaf.map(|leaf| Fresh { leaf, floats: frame.payload }), arena);
         } else if let Some(leaf) = leaf {
             let place = plan.staged(leaf, rank).expect("it is a peer's");
-            let at = self.parts.copy(rank, place, segment);
+            let at = self.parts.copy(rank, self.staged, place, segment);
             self.staging[at..][..range.len()].copy_from_slice(frame.payload);
         }
-        Ok(())
+        Ok(Verdict::Taken)
     }
 
     /// Adds all leaves of one segment of the own part into slot 0. The others than `fresh` are in slots or staged.
@@ -423,7 +442,7 @@ impl Direct {
                 (None, _) => arena.read(leaf - own.start, start..start + n),
                 (_, Some(fresh)) if fresh.leaf == leaf => &fresh.floats[start - range.start..][..n],
                 (Some(place), _) => {
-                    let at = self.parts.copy(rank, place, segment) + start - range.start;
+                    let at = self.parts.copy(rank, self.staged, place, segment) + start - range.start;
                     &self.staging[at..at + n]
                 }
             };
@@ -431,6 +450,9 @@ impl Direct {
             arena.write(0, start..start + n).copy_from_slice(&self.stack[..n]);
         }
         self.unsummed -= 1;
+        while self.left > 0 && self.missing[self.left - 1] == 0 {
+            self.left -= 1;
+        }
         self.ready.push_back(segment);
         self.skip();
     }

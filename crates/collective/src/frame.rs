@@ -47,7 +47,7 @@ pub enum Verdict {
     Taken,
     /// It is of an older generation: drop it.
     Stale,
-    /// It is of a later collective or generation: offer it again, before anything else of that sender.
+    /// It is of a later collective or generation, or there is no room for it yet: offer it again, before anything else of that sender.
     Later,
 }
 

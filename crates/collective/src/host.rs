@@ -84,6 +84,10 @@ impl<T: Transport> Backend for HostBackend<T> {
         self.machine.arena()
     }
 
+    fn reduced_before(&mut self) -> Option<&[f32]> {
+        Some(self.machine.own_slot())
+    }
+
     fn narrow(&mut self, narrow: &Narrow) {
         self.machine.narrow(narrow.clone());
     }

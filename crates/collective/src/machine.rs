@@ -83,6 +83,14 @@ impl<A: Slots> RankMachine<A> {
         self
     }
 
+    /// Has room for so many segments of each root that comes before its time, in place of 64; whoever sends more waits. Before steps are planned. *Panics*
+    /// if it is 0.
+    #[must_use]
+    pub fn with_room_for(mut self, segments: usize) -> Self {
+        self.direct.set_staged(segments);
+        self
+    }
+
     /// As [`RankMachine::with_wire`], for one that is in its place already.
     pub fn set_wire(&mut self, wire: Wire) {
         assert_eq!(self.current, None, "a collective is in progress");
@@ -114,6 +122,12 @@ impl<A: Slots> RankMachine<A> {
     pub fn arena(&mut self) -> &mut A {
         assert!(self.current.is_none() || self.offered, "slots are lent between collectives only");
         &mut self.arena
+    }
+
+    /// Slot 0 as it is, to read: in a collective too, which may have written anything there.
+    #[must_use]
+    pub fn own_slot(&self) -> &[f32] {
+        self.arena.read(0, 0..self.arena.geometry().len)
     }
 
     /// For whom this machine works.

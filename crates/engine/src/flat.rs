@@ -1,7 +1,9 @@
-//! A flat buffer of f32 that starts at a multiple of 64 bytes, so that a vector load never straddles two lines.
+//! A flat buffer of f32 that starts at a multiple of 64 bytes, so that a vector load never straddles two lines; and what somebody else reads of one while
+//! its owner goes on.
 
 use dtrain_types::SharedFloats;
 use std::ops::{Deref, DerefMut, Range};
+use std::sync::Arc;
 
 const ALIGNMENT: usize = 64;
 
@@ -11,8 +13,8 @@ pub struct Flat(Memory);
 
 #[derive(Debug)]
 enum Memory {
-    /// Its own.
-    Own { memory: Vec<f32>, start: usize, len: usize },
+    /// Its own; lent to others while there is more than one count of it.
+    Own { memory: Arc<Vec<f32>>, start: usize, len: usize },
     /// That it has in common with others.
     Shared(Box<dyn SharedFloats>),
 }
@@ -25,7 +27,7 @@ impl Flat {
         let memory = vec![0.0f32; if len == 0 { 0 } else { len + slack }];
         let start = if len == 0 { 0 } else { memory.as_ptr().align_offset(ALIGNMENT) };
         assert!(start <= slack, "f32 memory can be aligned to {ALIGNMENT} bytes");
-        Self(Memory::Own { memory, start, len })
+        Self(Memory::Own { memory: Arc::new(memory), start, len })
     }
 
     /// Memory that others see too; a copy of it is nobody else's.
@@ -33,12 +35,28 @@ impl Flat {
         Self(Memory::Shared(floats))
     }
 
-    /// A part of it, to write: all that others may not write meanwhile where it is shared.
+    /// A part of it, to write: all that others may not write meanwhile where it is shared. If it is lent, it goes on in a copy.
     pub(crate) fn part(&mut self, part: Range<usize>) -> &mut [f32] {
+        if let Memory::Own { memory, .. } = &mut self.0
+            && Arc::get_mut(memory).is_none()
+        {
+            *self = self.clone();
+        }
         match &mut self.0 {
-            Memory::Own { memory, start, len } => &mut memory[*start..*start + *len][part],
+            Memory::Own { memory, start, len } => {
+                let memory = Arc::get_mut(memory).expect("what is lent was left to those who have it");
+                &mut memory[*start..*start + *len][part]
+            }
             Memory::Shared(floats) => floats.part(part),
         }
+    }
+
+    /// Lends a part of it to somebody who reads it as it is now, however long; none where it is shared. *Panics* if there is no such part.
+    pub(crate) fn lend(&self, part: Range<usize>) -> Option<FloatsOnLoan> {
+        let Memory::Own { memory, start, len } = &self.0 else { return None };
+        assert!(part.start <= part.end && part.end <= *len, "floats {part:?} of {len}");
+        let place = start + part.start..start + part.end;
+        Some(FloatsOnLoan { memory: Arc::clone(memory), place })
     }
 }
 
@@ -73,9 +91,41 @@ impl DerefMut for Flat {
     }
 }
 
+/// Floats of a buffer as they were when they were lent. Until it is dropped the buffer's owner writes into a copy.
+#[derive(Clone, Debug)]
+pub struct FloatsOnLoan {
+    memory: Arc<Vec<f32>>,
+    place: Range<usize>,
+}
+
+impl Deref for FloatsOnLoan {
+    type Target = [f32];
+    fn deref(&self) -> &[f32] {
+        &self.memory[self.place.clone()]
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_lent_stays_as_it_is_and_the_owner_copies_it_only_if_it_writes_meanwhile() {
+        let mut flat = Flat::zeros(40);
+        flat.fill(1.0);
+        let place = flat.as_ptr();
+        let lent = flat.lend(10..30).unwrap();
+        assert_eq!(lent.as_ptr(), place.wrapping_add(10));
+        drop(lent.clone());
+        flat[20] = 2.0;
+        assert_ne!(flat.as_ptr(), place, "it is lent");
+        assert!(lent.len() == 20 && lent.iter().all(|x| *x == 1.0));
+        assert_eq!((flat[19], flat[20]), (1.0, 2.0));
+        let place = flat.as_ptr();
+        drop(flat.lend(0..40));
+        flat[21] = 3.0;
+        assert_eq!(flat.as_ptr(), place, "nobody has it any more");
+    }
 
     #[test]
     fn every_buffer_starts_on_a_line_also_after_a_copy() {

@@ -3,7 +3,7 @@
 //! It has the rule of the updates and the device that makes them. It does not know how a gradient comes about.
 
 use crate::error::EngineError;
-use crate::flat::Flat;
+use crate::flat::{Flat, FloatsOnLoan};
 use crate::groups::Runs;
 use crate::host_device::HostDevice;
 use crate::layout::{Layout, Section};
@@ -21,6 +21,7 @@ use crate::update_facts::UpdateFacts;
 use crate::update_info::UpdateInfo;
 use crate::whole_update::WholeUpdate;
 use dtrain_types::{Holding, Seed, SharedState, Step, Wire};
+use std::ops::Range;
 
 /// A state in the host's memory, and how it is updated. See the file's comment.
 pub struct HostState<D: HostDevice> {
@@ -397,9 +398,18 @@ impl<D: HostDevice> Sharding for HostState<D> {
         sharded.settle(&rule)
     }
 
-    fn update_held(&mut self) -> Result<(), EngineError> {
+    fn sum_is_home(&self) -> bool {
+        self.sharded().sum_is_home()
+    }
+
+    fn keep_sum(&mut self, home: &[f32]) {
+        let (sharded, rule, _) = self.sharding_parts();
+        sharded.keep_sum(&rule, home);
+    }
+
+    fn update_held(&mut self, home: Option<&[f32]>) -> Result<(), EngineError> {
         let (sharded, rule, own) = self.sharding_parts();
-        sharded.update(&rule, own);
+        sharded.update(&rule, own, home);
         Ok(())
     }
 
@@ -416,6 +426,13 @@ impl<D: HostDevice> Sharding for HostState<D> {
         };
         to.copy_from_slice(part);
         Ok(())
+    }
+
+    fn lend(&self, section: Section, elements: Range<usize>) -> Option<FloatsOnLoan> {
+        match self.holds(section) {
+            true => self.sharded().state().lend(section, &elements),
+            false => self.own.lend(section, elements),
+        }
     }
 
     fn write(&mut self, section: Section, to: usize, values: &[f32]) -> Result<(), EngineError> {

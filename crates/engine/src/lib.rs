@@ -70,7 +70,7 @@ pub use error::EngineError;
 pub use external::{
     ExternalBatch, ExternalModel, ExternalReplica, ExternalTensor, StateView, external_layout,
 };
-pub use flat::Flat;
+pub use flat::{Flat, FloatsOnLoan};
 pub use gathering::{BringsParameters, Gathering, OwnParameters, OwnThere};
 pub use gradient::{Gradient, MicroBatchGroup};
 pub use gradient_check::check_gradients;

@@ -1,11 +1,11 @@
 //! An update of which a replica makes the part that it holds.
 //!
-//! 1. It *measures* the reduced gradient: the squares of its share of the norm's blocks, and a copy of the part that it holds.
+//! 1. It *measures* the reduced gradient: the squares of its share of the norm's blocks. The sum stays where it is, or comes to be the replica's.
 //! 2. It hears what the others have seen in their shares, so that all know what the update comes to.
-//! 3. When all replicas have heard that, it makes its part of the update, from its own copy: the gradient's memory is free.
+//! 3. When all replicas have heard that, it makes its part of the update: from then on the gradient's memory is free.
 //! 4. When it has the others' parameters, the update is *committed*.
 //!
-//! A replica that is told to stop before 3 can make the update later, when it hears that another one made it: it kept what it needs. This
+//! A replica that is told to stop before 3 can make the update later, when it hears that another one made it: it keeps what it needs of the sum. This
 //! file does not know who the others are.
 
 use crate::device::NORM_BLOCK;
@@ -32,10 +32,12 @@ pub struct Sharded {
     state: HeldState,
     /// Of each run that is held: the groups of its parameters, counted from its start.
     runs: Vec<Runs>,
-    /// What is kept of the sum of the gradients: of what is held at least, and of the statistics.
+    /// What is kept of the sum of the gradients, if that is not where it was measured: of what is held at least, and of the statistics.
     sum: Flat,
-    /// Which elements those are.
+    /// Which elements are there of the sum, wherever it lies.
     kept: Held,
+    /// Whether the sum in hand is where it was measured, and not here.
+    is_home: bool,
     /// Of each block of the norm the bits of an f64: its squares, where they are known.
     squares: Vec<AtomicU64>,
     making: Option<HeldUpdate>,
@@ -64,7 +66,7 @@ impl Sharded {
     /// [`Sharding::adopt`](crate::Sharding::adopt).
     pub fn adopt<D: HostDevice>(&mut self, rule: &UpdateRule<'_, D>, held: HeldState) {
         self.runs = held.held().runs.iter().map(|run| rule.runs.within(run)).collect();
-        (self.sum, self.kept) = Default::default();
+        (self.sum, self.kept, self.is_home) = Default::default();
         let blocks = rule.facts.parameters.div_ceil(NORM_BLOCK);
         self.squares.resize_with(blocks, AtomicU64::default);
         self.state = held;
@@ -83,24 +85,24 @@ impl Sharded {
         let divisor = Divisor { weight, scale: rule.facts.loss_scale(state.section(Section::Stats)) };
         let part = share.part(rule.facts.parameters, NORM_BLOCK);
         let squares = &self.squares[part.start / NORM_BLOCK..part.end.div_ceil(NORM_BLOCK)];
-        match lies {
+        self.is_home = false;
+        let home = match lies {
             Lies::Home(gradient) => {
-                rule.device.squares(&gradient[part], divisor.mean(), squares);
-                self.kept = self.state.held().and(rule.facts.sums());
-                if self.sum.len() != self.kept.elements() {
-                    self.sum = Flat::zeros(self.kept.elements());
-                }
-                HeldUpdate::copy(rule.device, gradient, &self.kept, &mut *self.sum);
+                (self.sum, self.kept) = (Flat::default(), Held::default().and(0..gradient.len()));
+                self.is_home = true;
+                Some(gradient)
             }
             Lies::Folded { kept, sum } => {
-                rule.device.squares(&sum[kept.place(&part)], divisor.mean(), squares);
                 (self.sum, self.kept) = (sum, kept);
+                None
             }
             Lies::Kept | Lies::FoldedThere { .. } => {
                 panic!("a replica in the host's memory keeps no gradients elsewhere")
             }
-        }
-        let sums = &self.sum[self.kept.place(&rule.facts.sums())];
+        };
+        let sum = home.unwrap_or(&self.sum);
+        rule.device.squares(&sum[self.kept.place(&part)], divisor.mean(), squares);
+        let sums = &sum[self.kept.place(&rule.facts.sums())];
         self.making = Some(HeldUpdate::of(rule.device, (step, share), (samples, divisor), sums));
         if share.of == 1 {
             self.heard();
@@ -148,9 +150,34 @@ impl Sharded {
         self.making.as_mut().expect(MEASURED).settle(rule.facts, rule.optimizer)
     }
 
+    /// [`Sharding::sum_is_home`](crate::Sharding::sum_is_home).
+    #[must_use]
+    pub fn sum_is_home(&self) -> bool {
+        self.is_home
+    }
+
+    /// [`Sharding::keep_sum`](crate::Sharding::keep_sum).
+    pub fn keep_sum<D: HostDevice>(&mut self, rule: &UpdateRule<'_, D>, home: &[f32]) {
+        if self.measured().is_none() || !std::mem::take(&mut self.is_home) {
+            return;
+        }
+        self.kept = self.state.held().and(rule.facts.sums());
+        self.sum = Flat::zeros(self.kept.elements());
+        HeldUpdate::copy(rule.device, home, &self.kept, &mut *self.sum);
+    }
+
     /// [`Sharding::update_held`](crate::Sharding::update_held).
-    pub fn update<D: HostDevice>(&mut self, rule: &UpdateRule<'_, D>, state: &mut State) {
-        let Self { state: own, runs, sum, kept, making, .. } = self;
+    pub fn update<D: HostDevice>(
+        &mut self,
+        rule: &UpdateRule<'_, D>,
+        state: &mut State,
+        home: Option<&[f32]>,
+    ) {
+        let Self { state: own, runs, sum, kept, making, is_home, .. } = self;
+        let sum = match is_home {
+            true => home.expect("a sum that was not kept is where it was"),
+            false => sum,
+        };
         let (held, lies) = (own.held().clone(), Self::lies(own));
         let [parameters, stats, _, _, average] = state.sections_mut();
         let [held_parameters, _, first, second, held_average] = own.sections_mut();

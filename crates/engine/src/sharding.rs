@@ -7,7 +7,7 @@
 
 use crate::device::NORM_BLOCK;
 use crate::error::EngineError;
-use crate::flat::Flat;
+use crate::flat::{Flat, FloatsOnLoan};
 use crate::layout::{Layout, Section};
 use crate::sharing::{UpdateShare, WORDS};
 use crate::state::{State, StateShape};
@@ -102,7 +102,8 @@ pub struct ReducedSum<'a> {
 /// Where a reduced gradient lies.
 #[derive(Debug)]
 pub enum Lies<'a> {
-    /// In the memory of the host, as long as a gradient.
+    /// In the memory of the host, as long as a gradient. A replica whose state is there does not copy it: it is given it for the update
+    /// ([`Sharding::update_held`]), or when this memory goes ([`Sharding::keep_sum`]).
     Home(&'a [f32]),
     /// It is gradient 0 of those that the replica keeps ([`Keeping`](crate::Keeping)).
     Kept,
@@ -168,10 +169,19 @@ pub trait Sharding {
     /// *Errors*: as `Replica::update`.
     fn settle(&mut self) -> Result<UpdateInfo, EngineError>;
 
-    /// Makes the update that was measured, of what this replica holds.
+    /// Whether the sum that was measured last is where it was, in the memory of the host, and not here.
+    fn sum_is_home(&self) -> bool {
+        false
+    }
+
+    /// Copies what the update needs that was measured and is not made: the memory goes in which the sum lies that is given.
+    fn keep_sum(&mut self, _home: &[f32]) {}
+
+    /// Makes the update that was measured, of what this replica holds: from the sum that is given, if that is [home](Sharding::sum_is_home).
     ///
-    /// *Order*: the bits are those of one replica that does all of it. *Errors*: of the device. *Panics* unless it is settled, or if it was made.
-    fn update_held(&mut self) -> Result<(), EngineError>;
+    /// *Order*: the bits are those of one replica that does all of it. *Errors*: of the device. *Panics* unless it is settled, if it was made, or if
+    /// nobody has the sum.
+    fn update_held(&mut self, home: Option<&[f32]>) -> Result<(), EngineError>;
 
     /// All parameters of this update are here, those of others too: brings the rest up to date with them.
     fn commit(&mut self, step: Step);
@@ -179,6 +189,12 @@ pub trait Sharding {
     /// Reads elements of a section from its first one on, counted as those of the parameters. *Blocks* for the device. *Errors*: of the device.
     /// *Panics* if it does not have them.
     fn read(&mut self, section: Section, from: usize, to: &mut [f32]) -> Result<(), EngineError>;
+
+    /// Lends elements of a section, counted as those of the parameters, to somebody who reads them as they are now while it goes on; none where they lie
+    /// elsewhere than in the host's memory. An update meanwhile copies them. *Panics* if it does not have them.
+    fn lend(&self, _section: Section, _elements: Range<usize>) -> Option<FloatsOnLoan> {
+        None
+    }
 
     /// Writes what others hold of parameters or moving average; or the statistics. *Errors*: of the device. *Panics* if it has but what it holds
     /// of the section.
@@ -264,6 +280,11 @@ impl HeldState {
     pub fn part(&self, section: Section, elements: Range<usize>) -> &[f32] {
         let at = self.held.place(&elements);
         &self.sections[section as usize][at]
+    }
+
+    /// Lends the same ([`Flat::lend`]).
+    pub(crate) fn lend(&self, section: Section, elements: &Range<usize>) -> Option<FloatsOnLoan> {
+        self.sections[section as usize].lend(self.held.place(elements))
     }
 
     /// The same, to write.

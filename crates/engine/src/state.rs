@@ -2,9 +2,10 @@
 //!
 //! It does not know how it is updated or where it is stored.
 
-use crate::flat::Flat;
+use crate::flat::{Flat, FloatsOnLoan};
 use crate::layout::Section;
 use dtrain_types::Step;
+use std::ops::Range;
 
 /// Parameters, running statistics and optimizer state after `applied` updates.
 #[derive(Clone, Debug)]
@@ -55,6 +56,11 @@ impl State {
     #[must_use]
     pub fn section(&self, section: Section) -> &[f32] {
         &self.sections[section as usize]
+    }
+
+    /// Lends elements of a section ([`Flat::lend`]).
+    pub(crate) fn lend(&self, section: Section, elements: Range<usize>) -> Option<FloatsOnLoan> {
+        self.sections[section as usize].lend(elements)
     }
 
     /// Gives up what lies in a section.

@@ -214,7 +214,8 @@ impl Compute {
         let batches = Batches::of(loader);
         let mut work = Work { plane, batches, step: None, given: None, told: None, compute: self };
         let made = work.make_steps();
-        // However they ended: what was given to the device is part of the state.
+        // However they ended: what was given to the device is part of the state, and the sum of an open step may be what others go on with.
+        kept_state::keep_sum(&mut work.plane, work.compute.parts.replica.as_mut());
         work.tell_given(AfterStep::Pause)?;
         made?;
         self.profiler.end();
@@ -309,6 +310,9 @@ impl Work<'_> {
             }
             Task::AwaitValidation(_) => controls.set_activity(Activity::Reducing),
             Task::Checkpoint(_) => controls.set_activity(Activity::Saving),
+            Task::UpdateShare(_) if !agenda.is_ready(&controls.signals()) => {
+                controls.set_activity(Activity::Saving);
+            }
             _ => {}
         }
         if !controls.wait_until(*generation, |signals| agenda.is_ready(signals)) {

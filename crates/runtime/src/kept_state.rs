@@ -58,8 +58,15 @@ pub fn settle(replica: &mut dyn Replica) -> Result<UpdateInfo, EngineError> {
 /// *Errors*: of the device; the update was not decided before a shared state was closed.
 pub fn update_share(plane: &mut DataPlane, replica: &mut dyn Replica) -> Result<(), Broke> {
     match in_shards(replica) {
-        true => Ok(sharded_state::update(replica).map_err(engine)?),
+        true => Ok(sharded_state::update(plane, replica).map_err(engine)?),
         false => shared_state::update_share(plane, replica),
+    }
+}
+
+/// The generation is left: what its memory has of an update that others may have made is kept.
+pub fn keep_sum(plane: &mut DataPlane, replica: &mut dyn Replica) {
+    if in_shards(replica) {
+        sharded_state::keep_sum(plane, replica);
     }
 }
 

@@ -32,7 +32,7 @@ pub fn catch_up(replica: &mut dyn Replica, step: Step) -> Result<bool, Broke> {
         return Err(Failure::Setup(format!("the sum of step {step} was not kept")).into());
     }
     sharding.settle().map_err(engine)?;
-    sharding.update_held().map_err(engine)?;
+    sharding.update_held(None).map_err(engine)?;
     Ok(true)
 }
 
@@ -174,7 +174,7 @@ fn narrow(plane: &mut DataPlane, replica: &mut dyn Replica) {
     plane.backend.narrow(&Narrow::new((0..of).map(one)));
 }
 
-/// Keeps what this rank needs of the sum, and looks at its share. Nothing is changed yet.
+/// Looks at this rank's share of the sum, and takes what it needs of it, if that does not stay where it is. Nothing is changed yet.
 ///
 /// *Errors*: of the device.
 pub fn measure(
@@ -210,8 +210,14 @@ pub fn agree(plane: &mut DataPlane, replica: &mut dyn Replica) -> Result<Duratio
         return Ok(Duration::ZERO);
     }
     let (rank, kept) = (plane.membership.rank.index(), plane.gradients.reduced_is_kept());
-    let cuts = &plane.shards.as_ref().expect(SHARDED).words;
+    let is_home = sharding(replica).sum_is_home();
+    let Shards { words: cuts, displaced, .. } = plane.shards.as_mut().expect(SHARDED);
     let (own, all) = (cuts[rank]..cuts[rank + 1], 0..cuts[cuts.len() - 1]);
+    if is_home {
+        // What ranks tell one another goes through the memory of the sum, which the update reads.
+        displaced.clear();
+        displaced.extend_from_slice(plane.backend.arena().lease_part(0, all.clone()));
+    }
     let told = match kept {
         true => Words::Kept(own),
         false => Words::Home(plane.backend.arena().lease_part(0, own)),
@@ -220,10 +226,14 @@ pub fn agree(plane: &mut DataPlane, replica: &mut dyn Replica) -> Result<Duratio
     let gather = Op::AllGather { cuts: Some(cuts), take: Take::All };
     let waited = move_floats(plane.backend.as_mut(), &mut plane.sequence, &gather)?;
     let heard = match kept {
-        true => Words::Kept(all),
-        false => Words::Home(plane.backend.arena().lease_part(0, all)),
+        true => Words::Kept(all.clone()),
+        false => Words::Home(plane.backend.arena().lease_part(0, all.clone())),
     };
     sharding(replica).hear(heard).map_err(engine)?;
+    if is_home {
+        let displaced = &plane.shards.as_ref().expect(SHARDED).displaced;
+        plane.backend.arena().lease_part(0, all).copy_from_slice(displaced);
+    }
     Ok(waited)
 }
 
@@ -247,8 +257,18 @@ pub fn settle(replica: &mut dyn Replica) -> Result<UpdateInfo, EngineError> {
 /// Updates what this rank holds.
 ///
 /// *Errors*: of the device.
-pub fn update(replica: &mut dyn Replica) -> Result<(), EngineError> {
-    sharding(replica).update_held()
+pub fn update(plane: &mut DataPlane, replica: &mut dyn Replica) -> Result<(), EngineError> {
+    let home = sharding(replica).sum_is_home().then(|| plane.backend.reduced());
+    sharding(replica).update_held(home)
+}
+
+/// The generation is left: keeps what the update needs that was measured and that others may have made.
+pub fn keep_sum(plane: &mut DataPlane, replica: &mut dyn Replica) {
+    let sharding = sharding(replica);
+    if sharding.sum_is_home() && sharding.measured().is_some() {
+        sharding
+            .keep_sum(plane.backend.reduced_before().expect("a sum in the memory of the host stays there"));
+    }
 }
 
 /// Gives all the parameters that this rank owns, and takes the others', unless each has but its own; tells how long it waited for them.

@@ -355,21 +355,15 @@ pub fn fill(
     let (rank, parameters) = (plane.membership.rank, replica.about().layout.parameters);
     let held = held(replica);
     if let Some(draft) = &mut draft {
-        let state = replica.bring_state().map_err(engine)?;
-        for section in Section::ALL.into_iter().filter(|section| !held[*section as usize]) {
-            draft.add(section, 0, state.section(section));
-        }
-        for section in Section::ALL.into_iter().filter(|section| held[*section as usize]) {
-            if replica.about().state.lengths()[section as usize] == 0 {
-                continue;
-            }
-            for run in sharding(replica).holding().elements(parameters) {
-                in_pieces(&run, PIECE, |piece| {
-                    let mut values = vec![0.0; piece.len()];
-                    sharding(replica).read(section, piece.start, &mut values).map_err(engine)?;
-                    draft.add(section, piece.start, &values);
-                    Ok(())
-                })?;
+        for (section, len) in Section::ALL.into_iter().zip(replica.about().state.lengths()) {
+            let runs = match held[section as usize] && len > 0 {
+                true => sharding(replica).holding().elements(parameters),
+                false => std::iter::once(0..len).collect(),
+            };
+            for run in runs {
+                for run in draft.wants(section, &run) {
+                    give(replica, draft, section, &run)?;
+                }
             }
         }
     }
@@ -392,6 +386,25 @@ pub fn fill(
     // A slot of a device is its own again.
     plane.backend.arena().on_device(0);
     Ok(())
+}
+
+/// Gives what this rank holds of a tensor that it writes: from where it lies, or as a copy from elsewhere.
+fn give(
+    replica: &mut dyn Replica,
+    draft: &mut ShardDraft,
+    section: Section,
+    run: &Range<usize>,
+) -> Result<(), Broke> {
+    if let Some(lent) = sharding(replica).lend(section, run.clone()) {
+        draft.lend(section, run.start, lent);
+        return Ok(());
+    }
+    in_pieces(run, PIECE, |piece| {
+        let mut values = vec![0.0; piece.len()];
+        sharding(replica).read(section, piece.start, &mut values).map_err(engine)?;
+        draft.add(section, piece.start, &values);
+        Ok(())
+    })
 }
 
 /// Elements that are read at once.

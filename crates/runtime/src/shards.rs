@@ -16,6 +16,8 @@ pub struct Shards {
     pub held: Vec<Range<usize>>,
     /// What it does not hold of them.
     pub lacks: Vec<Range<usize>>,
+    /// What lay in the slot where ranks tell one another what they measured. It keeps its room from step to step.
+    pub displaced: Vec<f32>,
     /// How all of them are gathered from their owners: as much at a time as a slot has room for.
     pub gathers: Vec<GatherPiece>,
 }
@@ -31,6 +33,7 @@ impl Shards {
         let gathers = (0..parameters).step_by(slot.max(1)).map(gather).collect();
         Self {
             gathers,
+            displaced: Vec::new(),
             lacks: without(std::slice::from_ref(&(0..parameters)), &held),
             held,
             cuts,

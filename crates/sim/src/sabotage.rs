@@ -52,6 +52,10 @@ pub enum Sabotage {
     PartAsWhole,
     /// A rank is sent the sum of what it owns, and not of what it mirrors.
     OwnedAlone,
+    /// A rank that leaves an open step keeps nothing of its sum.
+    LostSum,
+    /// What ranks tell one another of a sum is left in its place.
+    OverwrittenSum,
     /// What was lost with a rank is never mirrored anew.
     Unmirrored,
     /// In a round ranks compute each other's micro-batches.
@@ -84,7 +88,7 @@ pub enum Sabotage {
 
 impl Sabotage {
     /// All of them.
-    pub const ALL: [Self; 37] = [
+    pub const ALL: [Self; 39] = [
         Self::UnfencedFrames,
         Self::LeftTooEarly,
         Self::HalfCopy,
@@ -108,6 +112,8 @@ impl Sabotage {
         Self::KeptParameters,
         Self::PartAsWhole,
         Self::OwnedAlone,
+        Self::LostSum,
+        Self::OverwrittenSum,
         Self::Unmirrored,
         Self::OtherMicroBatch,
         Self::IdleRank,

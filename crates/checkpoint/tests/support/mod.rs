@@ -103,9 +103,18 @@ impl State {
             if !slice.is_empty() {
                 let tensor = |s: &TensorSpec| (s.name.clone(), s.shape.clone(), self.data(s).to_vec());
                 let tensors: Vec<_> = slice.iter().map(tensor).collect();
-                let tensors: Vec<_> =
-                    tensors.iter().map(|(name, shape, data)| TensorData { name, shape, data }).collect();
-                manifest.shards.push(store.write_shard(id, Rank(rank), &tensors)?);
+                // In two parts, as the owners of a tensor may have it.
+                let parts: Vec<_> = tensors
+                    .iter()
+                    .map(|(.., data)| data.split_at(data.len() / 3))
+                    .map(<[_; 2]>::from)
+                    .collect();
+                let tensors: Vec<_> = tensors
+                    .iter()
+                    .zip(&parts)
+                    .map(|((name, shape, _), data)| TensorData { name, shape, data })
+                    .collect();
+                manifest.shards.push(store.write_shard(id, Rank(rank), &tensors)?.sync()?);
             }
         }
         Ok(manifest)

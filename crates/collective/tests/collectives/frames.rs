@@ -2,8 +2,8 @@
 
 use crate::network::{Flying, Network};
 use crate::plain::{bits, compute};
-use dtrain_collective::{CollectiveError, Frame, Op, RankMachine, Reduce, Sequence, Verdict};
-use dtrain_types::{Generation, Rank, Trailer, Wire, cut_evenly};
+use dtrain_collective::{Arena, CollectiveError, Frame, Op, RankMachine, Reduce, Sequence, Verdict};
+use dtrain_types::{Generation, MicroRange, Rank, Trailer, Wire, cut_evenly};
 
 /// Three ranks in an all-reduce, and a frame from rank 1 to rank 2 that has not arrived yet.
 fn mid_step(mode: Reduce) -> (Network, Flying) {
@@ -47,6 +47,39 @@ fn a_frame_of_a_later_collective_waits_and_is_used_in_its_time() {
         (0..3).for_each(|rank| network.start_step(rank, Sequence(5), 6));
         assert_eq!(offer(&mut network.machines[2], &early), Ok(Verdict::Taken));
     }
+}
+
+#[test]
+fn what_a_peer_sends_ahead_waits_with_it_but_for_what_there_is_room_for() {
+    let (len, seq) = (1_000, Sequence(4));
+    let mut network = Network::new(&cut_evenly(2, 2), &[2], len, Reduce::Exact, 64);
+    let own = compute(network.machines[0].arena(), MicroRange { lo: 0, hi: 1 }, 2, Reduce::Exact);
+    // Rank 0 has room for a segment of each root, and has put in nothing yet.
+    network.machines[0].offer(seq, 2, len);
+    network.start_step(1, seq, 2);
+    let frames = std::mem::take(&mut network.flying);
+    assert!(frames.len() > 4, "{} frames", frames.len());
+    let verdicts = |machine: &mut RankMachine, frames: &[Flying]| {
+        let all: Result<Vec<Verdict>, _> = frames.iter().map(|frame| offer(machine, frame)).collect();
+        all.expect("sound frames")
+    };
+    let early = verdicts(&mut network.machines[0], &frames);
+    assert!(early[0] == Verdict::Taken && early[1..].iter().all(|verdict| *verdict == Verdict::Later));
+    network.machines[0].start(seq, &Op::AllReduce { micro_batches: 2, trailers: &own });
+    let rest = verdicts(&mut network.machines[0], &frames[1..]);
+    assert!(rest.iter().all(|verdict| *verdict == Verdict::Taken));
+    network.send(0);
+    network.settle().expect("a sound run");
+    let sums: Vec<_> = network
+        .machines
+        .iter_mut()
+        .map(|machine| {
+            machine.finish(seq);
+            bits(machine.arena().lease(0))
+        })
+        .collect();
+    assert_eq!(sums[0], sums[1]);
+    assert!(offer(&mut network.machines[0], &frames[0]).is_err(), "its collective is over");
 }
 
 #[test]

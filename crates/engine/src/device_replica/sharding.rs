@@ -103,7 +103,7 @@ impl<D: OwnMemory> Sharding for DeviceReplica<D> {
         shards.as_mut().expect(SHARDED).settle(facts, optimizer)
     }
 
-    fn update_held(&mut self) -> Result<(), EngineError> {
+    fn update_held(&mut self, _home: Option<&[f32]>) -> Result<(), EngineError> {
         let Self { device, facts, sections, optimizer, shards, host, loss_scale, is_home, .. } = self;
         let [parameters, stats, _, _, average] = sections.each_mut().map(|section| D::take(section));
         let rule = (&*facts, &*optimizer);

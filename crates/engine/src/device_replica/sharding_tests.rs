@@ -60,7 +60,7 @@ impl Peers {
         self.agree(kept);
         for (_, replica) in self.held.iter_mut().enumerate().filter(|(at, _)| !stop.contains(at)) {
             assert_eq!(replica.settle().expect("made or skipped"), info);
-            replica.update_held().expect("memory of the host");
+            replica.update_held(None).expect("memory of the host");
             assert_eq!((replica.measured(), replica.applied()), (None, step));
         }
         if !stop.is_empty() {
@@ -209,7 +209,7 @@ fn whoever_is_left_makes_the_update_that_another_one_made_and_takes_over_what_wa
     peers.step(Step(2), &second, true, &[0, 2]);
     for at in [0, 2] {
         peers.held[at].settle().expect("finite");
-        peers.held[at].update_held().expect("memory of the host");
+        peers.held[at].update_held(None).expect("memory of the host");
     }
     peers.share_out(&[0, 2, 3], Step(2));
     peers.are_one();

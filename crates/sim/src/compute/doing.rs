@@ -17,6 +17,9 @@ pub(super) const OFFERS: usize = 2;
 /// Short, so that small worlds have several segments.
 pub(super) const SEGMENT: usize = 16;
 
+/// Segments of a root that an owner takes before their time: as few as there can be.
+pub(super) const ROOM: usize = 1;
+
 /// Floats that carry a digest, two bytes in each.
 pub(super) const DIGEST_FLOATS: usize = 16;
 

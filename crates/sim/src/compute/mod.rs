@@ -23,7 +23,7 @@ mod words;
 
 use crate::job::{Engine, flat};
 use crate::sabotage::Sabotage;
-use doing::{Computed, Copying, Doing, SEGMENT, digest_as_floats};
+use doing::{Computed, Copying, Doing, ROOM, SEGMENT, digest_as_floats};
 use dtrain_collective::{Assignment, Geometry, HostArena, RankMachine, Reduce, Take};
 use dtrain_engine::{Sharer, State};
 use dtrain_protocol::{
@@ -62,6 +62,8 @@ struct Plane {
     lost: BTreeSet<MemberId>,
     /// How a step is made, where nobody has all of a gradient.
     rounds: Option<Rounds>,
+    /// What lay where ranks tell one another what they measured of a sum.
+    displaced: Vec<f32>,
 }
 
 /// The compute thread of one life.
@@ -250,7 +252,8 @@ impl Compute {
         let in_windows = self.shards.as_ref().is_some_and(|shards| shards.windows.is_some());
         let slots = if in_windows { window_geometry(tools.engine) } else { geometry(tools.engine) };
         let mut machine = RankMachine::with_segment(membership, Reduce::Exact, slots, SEGMENT)
-            .expect("the supervisor cuts ranges in order");
+            .expect("the supervisor cuts ranges in order")
+            .with_room_for(ROOM);
         machine.prepare(&tools.engine.job().counts());
         self.broke_early.retain(|(of, _)| *of >= generation);
         let early = self.broke_early.iter().filter(|(of, _)| *of == generation);
@@ -258,6 +261,7 @@ impl Compute {
         let lost = lost.into_iter().filter(|peer| peers.contains(peer)).collect();
         let (sequence, resume_point) = (0, Step(0));
         self.plane = Some(Plane {
+            displaced: Vec::new(),
             machine,
             peers,
             host,
@@ -423,6 +427,7 @@ impl Compute {
 
     fn leave(&mut self, tools: &mut Tools<'_>) {
         let Some(generation) = self.quit.take() else { return };
+        self.keep_sum(tools);
         (self.doing, self.plane) = (Doing::Rest, None);
         self.close(tools);
         let applied = self.applied();

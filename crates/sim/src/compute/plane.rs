@@ -57,6 +57,7 @@ impl Compute {
     }
 
     pub(super) fn break_off(&mut self, tools: &mut Tools<'_>, why: String) {
+        self.keep_sum(tools);
         let Some(plane) = self.plane.take() else { return };
         self.doing = Doing::Rest;
         self.agenda.stop();
@@ -75,22 +76,26 @@ impl Compute {
     pub(super) fn pump(&mut self, tools: &mut Tools<'_>) {
         let Some(plane) = &mut self.plane else { return };
         let machine = &mut plane.machine;
-        let (mut foreign, mut gathering) = (None, plane.gathering);
-        self.parked.retain(|parcel| {
-            let frame = Frame { from: parcel.from, header: parcel.header, payload: &parcel.payload };
-            match machine.handle_frame(&frame) {
-                Ok(Verdict::Later) => true,
-                Ok(Verdict::Stale) => false,
-                Ok(Verdict::Taken) => {
-                    gathering |= parcel.header.tag.round > 0;
-                    false
+        let (mut foreign, mut gathering, mut taken) = (None, plane.gathering, true);
+        // A frame that is taken may make room for one that came before it.
+        while std::mem::take(&mut taken) {
+            self.parked.retain(|parcel| {
+                let frame = Frame { from: parcel.from, header: parcel.header, payload: &parcel.payload };
+                match machine.handle_frame(&frame) {
+                    Ok(Verdict::Later) => true,
+                    Ok(Verdict::Stale) => false,
+                    Ok(Verdict::Taken) => {
+                        taken = true;
+                        gathering |= parcel.header.tag.round > 0;
+                        false
+                    }
+                    Err(error) => {
+                        foreign = Some(error);
+                        false
+                    }
                 }
-                Err(error) => {
-                    foreign = Some(error);
-                    false
-                }
-            }
-        });
+            });
+        }
         if let Some(error) = foreign {
             tools.asks.push(Ask::Foreign(error));
         }

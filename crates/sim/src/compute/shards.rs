@@ -127,7 +127,7 @@ impl Compute {
             shards.adopt(held, step);
         } else {
             shards.sharding().settle().expect("it is finite");
-            shards.sharding().update_held().expect("memory of the host");
+            shards.sharding().update_held(None).expect("memory of the host");
         }
         let generation = self.plane.as_ref().expect("it is built").generation;
         tools.tell(News::CaughtUp(generation, step));
@@ -240,6 +240,8 @@ impl Compute {
         let (Some(plane), Some(shards)) = (&mut self.plane, &mut self.shards) else { return };
         let cuts = word_cuts(tools.engine.state_shape().parameters, plane.members.participants.len());
         let own = cuts[plane.rank.index()]..cuts[plane.rank.index() + 1];
+        // What ranks tell one another goes through the memory of the sum, which the update reads.
+        plane.displaced = Self::arena(plane, tools).lease(0)[..cuts[cuts.len() - 1]].to_vec();
         let words = Words::Home(&mut Self::arena(plane, tools).lease(0)[own]);
         shards.sharding().tell(words).expect("memory of the host");
         plane.sequence += 1;
@@ -253,15 +255,37 @@ impl Compute {
         let cuts = word_cuts(tools.engine.state_shape().parameters, plane.members.participants.len());
         let words = Words::Home(&mut Self::arena(plane, tools).lease(0)[..cuts[cuts.len() - 1]]);
         shards.sharding().hear(words).expect("memory of the host");
+        if self.sabotage != Some(Sabotage::OverwrittenSum) {
+            let displaced = std::mem::take(&mut plane.displaced);
+            Self::arena(plane, tools).lease(0)[..displaced.len()].copy_from_slice(&displaced);
+        }
         self.doing = Doing::Rest;
     }
 
     /// Updates what it holds.
     pub(super) fn update_shards(&mut self, tools: &mut Tools<'_>) {
-        let Some(shards) = &mut self.shards else { return };
+        let (Some(plane), Some(shards)) = (&mut self.plane, &mut self.shards) else { return };
         shards.sharding().settle().expect("it is finite");
-        shards.sharding().update_held().expect("memory of the host");
+        let is_home = shards.sharding().sum_is_home();
+        let home = is_home.then(|| &*Self::arena(plane, tools).lease(0));
+        shards.sharding().update_held(home).expect("memory of the host");
         self.tell_held(tools);
+    }
+
+    /// The generation is left: keeps what it needs of the sum of an update that others may have made.
+    pub(super) fn keep_sum(&mut self, tools: &mut Tools<'_>) {
+        let (Some(plane), Some(shards)) = (&self.plane, &mut self.shards) else { return };
+        if self.sabotage == Some(Sabotage::LostSum) {
+            return;
+        }
+        let slot = match (&plane.host, tools.memory.as_deref()) {
+            (Some(participant), Some(memory)) => memory.slots[participant.local].slot(0),
+            _ => plane.machine.own_slot(),
+        };
+        let sharding = shards.sharding();
+        if sharding.sum_is_home() && sharding.measured().is_some() {
+            sharding.keep_sum(slot);
+        }
     }
 
     /// Has a section from its owners, in slot 0.

@@ -93,6 +93,7 @@ impl Compute {
         );
         self.agenda.handle_checkpoint(id);
         self.signals.writing = true;
+        self.signals.lent = self.shards.is_some();
         let floats = all[own].to_vec();
         tools.asks.push(Ask::Save(ShardJob { id, rank: plane.rank, floats, digest, state_digest }));
     }

@@ -110,6 +110,7 @@ impl World {
                 let written = self.disk.write(job.id, job.rank, p.host, job.floats.clone());
                 match written {
                     Ok(()) => {
+                        self.signal(p, now, |signals| signals.lent = false);
                         let after = self.chance.between(MILLI, 15 * MILLI) * self.disk_slow;
                         self.push(after, Event::ShardSynced(life, job));
                     }
@@ -134,7 +135,7 @@ impl World {
 
     fn saved(&mut self, p: &mut Process, now: Instant, shard: ShardReport, effects: &mut Vec<MemberEffect>) {
         p.member.handle_shard(now, shard, effects);
-        self.signal(p, now, |signals| signals.writing = false);
+        self.signal(p, now, |signals| (signals.writing, signals.lent) = (false, false));
     }
 
     /// A member hears its compute thread.

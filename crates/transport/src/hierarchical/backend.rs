@@ -441,6 +441,10 @@ impl<T: Transport> Backend for HierarchicalBackend<T> {
         self.group.arena()
     }
 
+    fn reduced_before(&mut self) -> Option<&[f32]> {
+        Some(self.group.own_slot())
+    }
+
     fn narrow(&mut self, narrow: &Narrow) {
         self.progress.assert_idle();
         let hosts: Vec<_> = (0..self.topology.hosts()).map(|host| self.topology.ranks(host)).collect();

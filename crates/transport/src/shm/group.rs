@@ -150,6 +150,15 @@ impl Group {
         unsafe { std::slice::from_raw_parts(start, self.geometry().len) }
     }
 
+    /// Slot 0 of this rank, to read, also after a collective broke off.
+    ///
+    /// By a rule of the caller nobody writes it: see `Backend::reduced_before`.
+    pub fn own_slot(&self) -> &[f32] {
+        let start = self.arena.mapping.base().wrapping_add(self.slot(self.rank, 0));
+        // SAFETY: the slot lies in the mapping, aligned, and any bytes are floats; by the rule nobody writes it.
+        unsafe { std::slice::from_raw_parts(start, self.geometry().len) }
+    }
+
     /// This rank's slots as a machine sees them, for one that runs while this rank alone touches them: between two
     /// barriers of a collective in which the peers keep off them, or ahead of it in what they have all added up.
     pub fn slots(&self) -> SharedSlots {

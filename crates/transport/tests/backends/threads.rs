@@ -73,6 +73,8 @@ pub fn host_in(wire: Wire, (ranges, counts, len, mode): Case<'_>) -> Vec<Box<dyn
     let backend = |(rank, transport)| {
         let machine =
             RankMachine::with_segment(membership(1, rank, ranges), mode, geometry, 64).expect("good");
+        // And with little room for what comes before its time.
+        let machine = machine.with_room_for(1 + rank % 2);
         let mut backend = HostBackend::from_machine(transport, machine).with_wire(wire);
         backend.prepare(counts);
         Box::new(backend) as Box<dyn Backend>
