@@ -197,7 +197,9 @@ def memory(arguments, networks):
 
 
 def room(arguments, networks):
-    model = [*WIDE, "global_batch=64", "micro_batch=16", hidden(arguments), "steps=8"]
+    # Who has no room is not begun anew: it would have none again.
+    everybody = [f"min_ranks={Run.hosts_in_all * Run.ranks_of_a_host}", "max_restarts=0"]
+    model = [*WIDE, "global_batch=64", "micro_batch=16", hidden(arguments), "steps=8", *everybody]
     states = {state: [*WORDS[state], *arguments.more] for state in (arguments.states[0], arguments.states[-1])}
     #: The largest address space of a rank, in bytes.
     largest = {}
