@@ -13,8 +13,10 @@ pub struct Flat(Memory);
 
 #[derive(Debug)]
 enum Memory {
-    /// Its own; lent to others while there is more than one count of it.
-    Own { memory: Arc<Vec<f32>>, start: usize, len: usize },
+    /// Its own.
+    Own { memory: Vec<f32>, start: usize, len: usize },
+    /// Its own, which it has lent, and does not write as long as anybody has it.
+    Lent { memory: Arc<Vec<f32>>, start: usize, len: usize },
     /// That it has in common with others.
     Shared(Box<dyn SharedFloats>),
 }
@@ -27,7 +29,7 @@ impl Flat {
         let memory = vec![0.0f32; if len == 0 { 0 } else { len + slack }];
         let start = if len == 0 { 0 } else { memory.as_ptr().align_offset(ALIGNMENT) };
         assert!(start <= slack, "f32 memory can be aligned to {ALIGNMENT} bytes");
-        Self(Memory::Own { memory: Arc::new(memory), start, len })
+        Self(Memory::Own { memory, start, len })
     }
 
     /// Memory that others see too; a copy of it is nobody else's.
@@ -37,26 +39,38 @@ impl Flat {
 
     /// A part of it, to write: all that others may not write meanwhile where it is shared. If it is lent, it goes on in a copy.
     pub(crate) fn part(&mut self, part: Range<usize>) -> &mut [f32] {
-        if let Memory::Own { memory, .. } = &mut self.0
-            && Arc::get_mut(memory).is_none()
-        {
-            *self = self.clone();
-        }
+        self.take_back();
         match &mut self.0 {
-            Memory::Own { memory, start, len } => {
-                let memory = Arc::get_mut(memory).expect("what is lent was left to those who have it");
-                &mut memory[*start..*start + *len][part]
-            }
+            Memory::Own { memory, start, len } => &mut memory[*start..*start + *len][part],
+            Memory::Lent { .. } => unreachable!("it was taken back"),
             Memory::Shared(floats) => floats.part(part),
         }
     }
 
     /// Lends a part of it to somebody who reads it as it is now, however long; none where it is shared. *Panics* if there is no such part.
-    pub(crate) fn lend(&self, part: Range<usize>) -> Option<FloatsOnLoan> {
-        let Memory::Own { memory, start, len } = &self.0 else { return None };
+    pub(crate) fn lend(&mut self, part: Range<usize>) -> Option<FloatsOnLoan> {
+        if let Memory::Own { memory, start, len } = &mut self.0 {
+            let (memory, start, len) = (Arc::new(std::mem::take(memory)), *start, *len);
+            self.0 = Memory::Lent { memory, start, len };
+        }
+        let Memory::Lent { memory, start, len } = &self.0 else { return None };
         assert!(part.start <= part.end && part.end <= *len, "floats {part:?} of {len}");
         let place = start + part.start..start + part.end;
         Some(FloatsOnLoan { memory: Arc::clone(memory), place })
+    }
+
+    /// Has what it lent for itself again: what was returned, or else a copy.
+    fn take_back(&mut self) {
+        let Memory::Lent { memory, start, len } = &mut self.0 else { return };
+        let (memory, start, len) = (std::mem::take(memory), *start, *len);
+        self.0 = match Arc::try_unwrap(memory) {
+            Ok(memory) => Memory::Own { memory, start, len },
+            Err(memory) => {
+                let mut copy = Self::zeros(len);
+                copy.copy_from_slice(&memory[start..start + len]);
+                copy.0
+            }
+        };
     }
 }
 
@@ -79,6 +93,7 @@ impl Deref for Flat {
     fn deref(&self) -> &[f32] {
         match &self.0 {
             Memory::Own { memory, start, len } => &memory[*start..*start + *len],
+            Memory::Lent { memory, start, len } => &memory[*start..*start + *len],
             Memory::Shared(floats) => floats.read(),
         }
     }

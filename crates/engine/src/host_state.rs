@@ -428,9 +428,9 @@ impl<D: HostDevice> Sharding for HostState<D> {
         Ok(())
     }
 
-    fn lend(&self, section: Section, elements: Range<usize>) -> Option<FloatsOnLoan> {
+    fn lend(&mut self, section: Section, elements: Range<usize>) -> Option<FloatsOnLoan> {
         match self.holds(section) {
-            true => self.sharded().state().lend(section, &elements),
+            true => self.sharding_parts().0.lend(section, &elements),
             false => self.own.lend(section, elements),
         }
     }

@@ -10,7 +10,7 @@
 
 use crate::device::NORM_BLOCK;
 use crate::error::EngineError;
-use crate::flat::Flat;
+use crate::flat::{Flat, FloatsOnLoan};
 use crate::groups::Runs;
 use crate::held_update::{HeldUpdate, PartsLie};
 use crate::host_device::HostDevice;
@@ -23,6 +23,7 @@ use crate::sharing::{UpdateShare, WORDS};
 use crate::state::State;
 use crate::update_info::UpdateInfo;
 use dtrain_types::{Holding, ShardLevel, Step, word_of_floats, word_to_floats};
+use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// What a replica holds, and the update that it makes of it: all of [`Sharding`](crate::Sharding), for whoever keeps the state itself. The moments
@@ -48,6 +49,11 @@ impl Sharded {
     #[must_use]
     pub fn state(&self) -> &HeldState {
         &self.state
+    }
+
+    /// [`Sharding::lend`](crate::Sharding::lend).
+    pub fn lend(&mut self, section: Section, elements: &Range<usize>) -> Option<FloatsOnLoan> {
+        self.state.lend(section, elements)
     }
 
     /// [`Sharding::prepare`](crate::Sharding::prepare).

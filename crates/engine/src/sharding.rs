@@ -192,7 +192,7 @@ pub trait Sharding {
 
     /// Lends elements of a section, counted as those of the parameters, to somebody who reads them as they are now while it goes on; none where they lie
     /// elsewhere than in the host's memory. An update meanwhile copies them. *Panics* if it does not have them.
-    fn lend(&self, _section: Section, _elements: Range<usize>) -> Option<FloatsOnLoan> {
+    fn lend(&mut self, _section: Section, _elements: Range<usize>) -> Option<FloatsOnLoan> {
         None
     }
 
@@ -283,8 +283,9 @@ impl HeldState {
     }
 
     /// Lends the same ([`Flat::lend`]).
-    pub(crate) fn lend(&self, section: Section, elements: &Range<usize>) -> Option<FloatsOnLoan> {
-        self.sections[section as usize].lend(self.held.place(elements))
+    pub(crate) fn lend(&mut self, section: Section, elements: &Range<usize>) -> Option<FloatsOnLoan> {
+        let part = self.held.place(elements);
+        self.sections[section as usize].lend(part)
     }
 
     /// The same, to write.

@@ -59,7 +59,7 @@ impl State {
     }
 
     /// Lends elements of a section ([`Flat::lend`]).
-    pub(crate) fn lend(&self, section: Section, elements: Range<usize>) -> Option<FloatsOnLoan> {
+    pub(crate) fn lend(&mut self, section: Section, elements: Range<usize>) -> Option<FloatsOnLoan> {
         self.sections[section as usize].lend(elements)
     }
 
