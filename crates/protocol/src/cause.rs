@@ -307,7 +307,7 @@ impl fmt::Display for Doing {
             Activity::Computing => "computing",
             Activity::Reducing => "in the all-reduce",
             Activity::Validating => "validating",
-            Activity::Saving => "copying its state for a checkpoint",
+            Activity::Saving => "copying its state for a checkpoint, or waiting for the disk",
         })?;
         match self.waiting {
             0 => Ok(()),

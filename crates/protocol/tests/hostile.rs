@@ -14,7 +14,7 @@ use dtrain_protocol::{
 };
 use dtrain_types::{
     BatchPlan, Bytes, CheckpointId, Epoch, Generation, Holding, Incarnation, Instance, Instant, MemberId,
-    MicroRange, NodeId, Rank, Seed, Step, Trailer,
+    MicroRange, NodeId, Rank, Remirror, Seed, Step, Trailer,
 };
 use proptest::prelude::*;
 use std::collections::BTreeMap;
@@ -85,6 +85,11 @@ impl World {
     }
 
     fn with_reserved(reserved: Generation) -> Self {
+        Self::of(config(reserved))
+    }
+
+    fn of(config: SupervisorConfig) -> Self {
+        let reserved = config.reserved;
         let node = NodeConfig {
             node: NodeId(0),
             boot: BootId(1),
@@ -94,7 +99,7 @@ impl World {
         };
         let mut world = Self {
             now: Instant::ZERO,
-            supervisor: Supervisor::new(config(reserved)),
+            supervisor: Supervisor::new(config),
             node: Node::new(node),
             members: BTreeMap::new(),
             said: Vec::new(),
@@ -495,6 +500,25 @@ fn no_manifest_is_written_before_the_validations_up_to_its_step_are_recorded() {
         member.handle_validation(now, generation, part, effects);
     });
     assert_eq!(world.manifests, [id]);
+}
+
+/// Whoever holds shards lends the disk what it has, and updates it only when that is read; whoever copies its state goes on.
+#[test]
+fn a_slow_disk_under_a_checkpoint_is_no_hang_of_those_that_lend_it_what_they_hold() {
+    for (sharded, hangs) in [(Some(Remirror::Now), false), (None, true)] {
+        let usual = config(Generation(100));
+        let schedule = Schedule { validation_micro_batches: 0, ..usual.schedule };
+        let mut world = World::of(SupervisorConfig { sharded, schedule, ..usual });
+        // The checkpoint behind step 3 is due, some steps come behind it, and then nothing moves.
+        (4..=5).for_each(|step| world.step(step));
+        let (members, until) = (world.members.len(), world.now + 2 * timeouts().progress);
+        assert_eq!((world.supervisor.generation(), members), (Generation(1), 3));
+        while world.now < until {
+            world.wait(100);
+            world.wake_members();
+        }
+        assert_eq!(world.supervisor.generation() > Generation(1), hangs, "{sharded:?}");
+    }
 }
 
 /// *A drain while lost steps are made again*: whoever is told that a step is acknowledged forgets its record, and with it the flag that

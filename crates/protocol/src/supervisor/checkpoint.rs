@@ -68,9 +68,9 @@ impl Checkpoints {
         self.writing
     }
 
-    /// Whether members may be waiting for the disk: they begin a checkpoint only when the one before it is settled.
-    pub fn is_backed_up(&self) -> bool {
-        self.open.len() > 1
+    /// How many are due, and neither written nor given up.
+    pub fn due(&self) -> usize {
+        self.open.len()
     }
 
     /// A step is to be written by these.

@@ -243,11 +243,17 @@ impl Supervisor {
             Phase::Form if self.awaits_manifest() => return None,
             Phase::Form => self.since + times.form,
             Phase::Run if self.recorded < self.progress.committed() => return None,
-            // Members wait while a checkpoint before theirs is on its way to a slow disk: that is no hang.
-            Phase::Run if self.checkpoints.is_backed_up() => self.progress.patient_deadline(times),
+            Phase::Run if self.may_wait_for_the_disk() => self.progress.patient_deadline(times),
             Phase::Run => self.progress.deadline(times),
             _ => self.since + times.patience,
         })
+    }
+
+    /// Whether members may be waiting for a slow disk, which is no hang: they begin a checkpoint only when the one before it is settled. Those that
+    /// hold shards lend it what they have, and change that only when it is read.
+    fn may_wait_for_the_disk(&self) -> bool {
+        let beside = if self.config.sharded.is_some() { 0 } else { 1 };
+        self.checkpoints.due() > beside
     }
 
     fn still(&self, now: Instant) -> Duration {
