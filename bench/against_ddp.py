@@ -23,7 +23,8 @@ RANKS = 2
 
 
 def ours(args, work, parts):
-    steps = max(20, int(args.seconds * ABOUT[work] / (BATCH[work] * RANKS)))
+    # Behind the first ten, as the peer's.
+    steps = 10 + max(20, int(args.seconds * ABOUT[work] / (BATCH[work] * RANKS)))
     found = LINE.search(run([args.python, PROGRAM, work, parts, steps, RANKS]))
     return float(found[1]), int(found[2])
 

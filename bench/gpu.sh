@@ -200,6 +200,11 @@ if [[ -x $pack/dtrain && $here ]]; then
         [[ $ranks == 1 ]] && cp "$out/run-1/libraries.json" "$out/libraries.log" 2>/dev/null
         rm -rf "$out/run-$ranks"
     done
+    # And in f32, of which the library multiplies what it can as TF32.
+    for ranks in 1 2; do
+        digest tf32 $ranks "$pack/dtrain" "${large[@]}" precision=tf32 "ranks=$ranks" "run_dir=$out/run-$ranks"
+        rm -rf "$out/run-$ranks"
+    done
     digest library 3-parameters "$pack/dtrain" "${large[@]}" ranks=3 state=sharded shard=parameters "run_dir=$out/run-3"
     rm -rf "$out/run-3"
     digest library 2-resumed "$root/bench/gpu_killed.sh" "$pack/dtrain" "$out/run-killed" "${large[@]}" ranks=2

@@ -141,7 +141,7 @@ fn what_fails_its_test_is_left_alone_and_the_reason_is_told_and_kept() {
         let line = doctor.lines.iter().find(|line| line["check"] == name).expect("a line for each library");
         [&line["found"], &line["hint"]].map(|words| words.as_str().unwrap_or_default().to_owned()).concat()
     };
-    assert!(used("cublaslt").contains("multiplies large matrices of bf16 and f16"));
+    assert!(used("cublaslt").contains("multiplies large matrices of bf16, f16 and tf32"));
     assert!(used("nvrtc").contains("compiles dtrain's kernels"));
 }
 

@@ -251,3 +251,51 @@ fn convolutions_have_the_same_bits_in_every_world_and_a_run_keeps_its_algorithms
     failed.ended_with(1);
     failed.said("kernels=own");
 }
+
+#[test]
+fn tf32_is_f32_whose_large_products_and_convolutions_a_library_multiplies_the_same_in_every_world() {
+    if !has_turn(3) {
+        return;
+    }
+    let Some(machine) = Machine::new() else { return };
+    let fake = std::env::current_exe().expect("a temporary place").with_file_name("libfake_cudnn.so");
+    machine.host.lay("libcudnn.so.9", &fake);
+    let model = format!("{CNN} steps=4");
+    let one = machine.train(&format!("{model} precision=tf32 devices=cuda:0 ranks=1 run_dir=one"));
+    one.said("convolutions by cuDNN");
+    one.said("large products by cuBLASLt");
+    let kept = std::fs::read_to_string(machine.host.path().join("one/libraries.json")).unwrap();
+    assert!(kept.contains("\"tf32\"") && !kept.contains("f16"), "{kept}");
+    for how in [
+        "cuda:0,1 ranks=2",
+        "cuda:0 ranks=3 isolation=thread",
+        "cuda:0,1 ranks=2 state=sharded shard=parameters",
+    ] {
+        let run = machine.train(&format!("{model} precision=tf32 devices={how}"));
+        assert_eq!(run.digest(), one.digest(), "{how}");
+    }
+    // By kernels of dtrain's it would be f32.
+    let plain = machine.train(&format!("{model} precision=f32 devices=cuda:0 ranks=1"));
+    plain.succeeded();
+    assert_ne!(plain.digest(), one.digest());
+    let text = format!("{GPT} steps=3 precision=tf32");
+    let first = machine.train(&format!("{text} devices=cuda:0 ranks=1"));
+    assert_eq!(machine.train(&format!("{text} devices=cuda:0,1 ranks=2")).digest(), first.digest());
+    let without = Machine::without_library().expect("as before");
+    let exact = without.train(&format!("{model} precision=tf32 devices=cuda:0 ranks=1"));
+    exact.said("large products by dtrain's own kernels: cuBLASLt is not here");
+    assert_eq!(exact.digest(), plain.digest());
+
+    for (settings, words) in [
+        (
+            "precision=tf32 devices=cuda:0 kernels=own",
+            "tf32 is what cuBLASLt and cuDNN multiply in, and kernels=own uses neither",
+        ),
+        ("precision=tf32 devices=cpu", "tf32 is for GPUs"),
+    ] {
+        let refused = machine.train(&format!("{model} ranks=1 {settings}"));
+        refused.ended_with(2);
+        refused.said(words);
+        refused.said("precision=f32");
+    }
+}

@@ -81,7 +81,7 @@ fn started(arguments: &BenchGpuPlan) -> Result<(DeviceReplica<CudaDevice>, PeerD
         };
     let model = match precision {
         Precision::F16 => model.scaling_loss(LossScaling::default()),
-        Precision::F32 | Precision::Bf16 => model,
+        Precision::F32 | Precision::Tf32 | Precision::Bf16 => model,
     };
     Ok((DeviceReplica::new(device, model, optimizer, Seed(7))?, data))
 }

@@ -84,7 +84,7 @@ impl Blueprint<'_> {
     ) -> Result<dtrain_engine::Model<D>, EngineError> {
         let model = match self.config.precision {
             Precision::F16 => model.scaling_loss(LossScaling::default()),
-            Precision::F32 | Precision::Bf16 => model,
+            Precision::F32 | Precision::Tf32 | Precision::Bf16 => model,
         };
         let model = if self.mix.is_none() { model } else { model.mixing_targets(device)? };
         model.grouped(&self.config.optimizer.grouping)

@@ -4,7 +4,7 @@ use crate::error::{CliError, Kind};
 use crate::report::{self, Reader, Voice};
 use crate::way_on::{hint_for, way_on};
 use dtrain_checkpoint::{FileStore, Store};
-use dtrain_protocol::Outcome;
+use dtrain_protocol::{Outcome, What};
 use dtrain_runtime::Conclusion;
 use dtrain_telemetry::Summary;
 use std::path::Path;
@@ -54,7 +54,13 @@ pub fn conclude(
         Outcome::Failed { first, others } => {
             let text = report::fault_report(first, others, &conclusion.last_lines);
             let error = CliError::failed(text.trim_end().to_owned());
-            Err(error.hint(hint_for(first, &summary.run)))
+            let relapsed = others.iter().any(|other| matches!(other.what, What::Relapsed { .. }));
+            let sooner = if relapsed {
+                "checkpoints that come sooner (checkpoint.every) keep what was made; "
+            } else {
+                ""
+            };
+            Err(error.hint(format!("{sooner}{}", hint_for(first, &summary.run))))
         }
     }
 }

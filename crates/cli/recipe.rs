@@ -201,6 +201,7 @@ fn stages_on_gpu(
     // One word, as those of a CPU.
     let rounds = match plan.config.precision {
         Precision::F32 => "",
+        Precision::Tf32 => ":tf32",
         Precision::Bf16 => ":bf16",
         Precision::F16 => ":f16",
     };

@@ -213,6 +213,9 @@ class Program:
         flat.prepare(self.device, self._home())
         halves = {"bf16": torch.bfloat16, "f16": torch.float16}.get(setup["precision"])
         self.autocast = halves
+        if setup["precision"] == "tf32":
+            torch.backends.cuda.matmul.allow_tf32 = True
+            torch.backends.cudnn.allow_tf32 = True
         # The parameters lie in it until the first micro-batch of the training.
         first = flat.first_state()
         self._kept: Any = first

@@ -1,6 +1,6 @@
 //! Stories: given a cluster, when something goes wrong, then this. Each is one seed and a few faults that are written down.
 
-use dtrain_protocol::Outcome;
+use dtrain_protocol::{Outcome, What};
 use dtrain_sim::{
     DataPlane, EndsBy, FaultKind, Faults, Planned, Settings, SimReport, Situation, When, simulate,
 };
@@ -125,6 +125,21 @@ fn when_all_are_lost_the_run_resumes_from_the_newest_checkpoint() {
     for seed in SEEDS {
         let report = given(seed, &[when(FaultKind::CrashAll, Situation::Compute, 160, 0)]);
         assert_eq!(says(finishes(&report), "Resumed"), 1);
+    }
+}
+
+#[test]
+fn a_run_whose_ranks_all_die_at_the_same_place_each_time_ends_with_a_word_of_it() {
+    for seed in SEEDS {
+        let dies = |times: u32| -> Vec<Planned> {
+            (1..=times).map(|nth| when(FaultKind::CrashAll, Situation::Save, nth, 0)).collect()
+        };
+        finishes(&given(seed, &dies(10)));
+        let report = given(seed, &dies(400));
+        assert_eq!(report.violations, [], "{}", report.story.join("\n"));
+        let Some(Outcome::Failed { others, .. }) = &report.outcome else { panic!("{:?}", report.outcome) };
+        let relapsed = |what: &What| matches!(what, What::Relapsed { times: 11, .. });
+        assert!(others.iter().any(|other| relapsed(&other.what)), "{others:?}");
     }
 }
 

@@ -2,7 +2,7 @@
 //!
 //! What needs no data is checked when a configuration is read; what needs the data set comes as [`DataFacts`].
 
-use super::choice::{Backend, DataKind, Isolation, LossKind};
+use super::choice::{Backend, DataKind, Isolation, Kernels, LossKind};
 use super::data::augment_text;
 use super::devices::Devices;
 use super::error::{ConfigError, Problem};
@@ -10,7 +10,7 @@ use super::model::{Model, Over};
 use super::parts::{ClassWeights, HostCount, Loss, Redundancy, Rule};
 use super::resolve::Resolved;
 use super::value::{Length, Value};
-use super::{Config, Wire};
+use super::{Config, Precision, Wire};
 use dtrain_data::{Augment, FileGroup};
 use dtrain_protocol::TimeoutsError;
 use dtrain_runtime::{EpochMetric, Measured, NotMeasured, Patience, Quantity};
@@ -160,6 +160,13 @@ pub(super) fn config(config: &Config) -> Result<(), ConfigError> {
     if config.wire == Wire::Bf16 && config.backend == Backend::Nccl {
         let problem = config.problem("wire", "NCCL's sums are not rounded to bf16 yet");
         problems.push(problem.hint("write wire=f32, or backend=host"));
+    }
+    if config.precision == Precision::Tf32 && config.kernels == Kernels::Own {
+        let problem = config.problem(
+            "precision",
+            "tf32 is what cuBLASLt and cuDNN multiply in, and kernels=own uses neither",
+        );
+        problems.push(problem.hint("write kernels=auto, or precision=f32"));
     }
     match config.world.timeouts(HostCount::One) {
         Ok(_) => {}

@@ -28,6 +28,8 @@ const ELSEWHERE: &[(&str, &str)] = &[
     ("max_grad_norm", "write optimizer.clip_norm=X"),
     ("dtype", "write precision=f32"),
     ("mixed_precision", "write precision=bf16 or precision=f16, on GPUs"),
+    ("allow_tf32", "write precision=tf32, on GPUs"),
+    ("tf32", "write precision=tf32, on GPUs"),
     ("comm_dtype", "write wire=f32 or wire=bf16"),
     ("gradient_checkpointing", "write recompute=auto, on or off"),
     ("activation_checkpointing", "write recompute=auto, on or off"),

@@ -139,10 +139,12 @@ fn verdict(name: &'static str, judged: &Judged, asking: Asking, [then, otherwise
 /// What dtrain does with a library, for those that it can do without.
 fn use_of(library: Library) -> Option<&'static str> {
     match library {
-        Library::CublasLt => {
-            Some("multiplies large matrices of bf16 and f16 where it is faster than dtrain's own kernels")
+        Library::CublasLt => Some(
+            "multiplies large matrices of bf16, f16 and tf32 where it is faster than dtrain's own kernels",
+        ),
+        Library::Cudnn => {
+            Some("convolves in bf16, f16 and tf32 where it is faster than dtrain's own kernels")
         }
-        Library::Cudnn => Some("convolves in bf16 and f16 where it is faster than dtrain's own kernels"),
         Library::Nccl => Some("carries gradients between GPUs; without it they go through the host"),
         Library::Nvrtc => Some("compiles dtrain's kernels"),
         Library::Driver | Library::Nvml => None,

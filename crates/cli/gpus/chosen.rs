@@ -104,11 +104,11 @@ impl Chosen {
     /// *Errors*: a precision that only GPUs have.
     pub(super) fn suits(self, config: &Config) -> Result<Self, Problem> {
         match (&self, config.precision) {
-            // A program of its own rounds by itself.
-            _ if is_external(config) => Ok(self),
-            (Self::Cpu { why }, halves @ (Precision::Bf16 | Precision::F16)) => {
+            // A program of its own rounds to halves by itself.
+            (_, Precision::F32 | Precision::Bf16 | Precision::F16) if is_external(config) => Ok(self),
+            (Self::Cpu { why }, asked @ (Precision::Tf32 | Precision::Bf16 | Precision::F16)) => {
                 let why = why.as_ref().map_or(String::new(), |why| format!(" ({why})"));
-                let words = format!("{} is for GPUs, and this host trains on its CPU{why}", halves.name());
+                let words = format!("{} is for GPUs, and this host trains on its CPU{why}", asked.name());
                 let problem = config.problem("precision", words);
                 Err(problem
                     .hint("devices=cuda:0 or devices=all trains on GPUs; precision=f32 is what a CPU has"))

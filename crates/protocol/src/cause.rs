@@ -218,6 +218,16 @@ pub enum What {
         /// What the lost members' ranges had in common.
         range: MicroRange,
     },
+    /// With its end nobody held the state, again and again, and the steps between led nowhere.
+    #[error(
+        "with it the state was lost for the {times}th time in a row, each time before a step beyond step {step}"
+    )]
+    Relapsed {
+        /// How often in a row.
+        times: u32,
+        /// The newest step that was ever committed.
+        step: Step,
+    },
 }
 
 impl What {
@@ -244,6 +254,7 @@ impl What {
             Self::Broken(_) => "broken_collectives",
             Self::Unreachable { .. } => "unreachable",
             Self::Poisonous { .. } => "poisonous_step",
+            Self::Relapsed { .. } => "relapsed",
         }
     }
 }

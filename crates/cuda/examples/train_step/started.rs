@@ -39,7 +39,7 @@ pub fn optimizer(rate: Option<f64>) -> Optimizer {
 fn scaled(model: Model<CudaDevice>, precision: Precision) -> Model<CudaDevice> {
     match precision {
         Precision::F16 => model.scaling_loss(LossScaling::default()),
-        Precision::F32 | Precision::Bf16 => model,
+        Precision::F32 | Precision::Tf32 | Precision::Bf16 => model,
     }
 }
 

@@ -3,13 +3,13 @@
 //! It does not know how a choice is made.
 
 use super::CudaDevice;
-use super::placed::{Copies, room_for_copies};
+use super::placed::{Copies, Stretch, room_for_copies};
 use super::products::{AskedProducts, Finished, key_of};
 use crate::driver::DriverError;
+use crate::libraries::Numbers;
 use crate::libraries::cublaslt::{Finish, Matrices, ProductKey, ProductWorkspace, WORKSPACE};
-use crate::memory::Slice;
-use crate::operations::{Half, HalfResult, pitch_of, product_of_linear};
-use crate::values::Values;
+use crate::operations::{hold, pitch_of, product_of_linear};
+use crate::values::{Storage, Values};
 use dtrain_engine::device::{Activation, LinearShape, Operands, Product};
 
 impl CudaDevice {
@@ -23,43 +23,49 @@ impl CudaDevice {
     /// The same for a linear layer: `y = act(x w' + bias) + plus`.
     pub(super) fn linear_by_library(
         &self,
-        half: Half,
         shape: LinearShape,
         operands: Operands<Values<'_>>,
         activation: Activation,
-        plus: Option<Slice<'_, u16>>,
-        y: &HalfResult<'_>,
+        plus: Option<Values<'_>>,
+        y: Values<'_>,
     ) -> bool {
-        let (Some(x), Some(w)) = (operands.x.halves(), operands.w.halves()) else { return false };
-        let bias = operands.bias.map(Values::halves);
-        let (finish, bias) = match (bias, activation, plus) {
-            (None, Activation::None, None) => (Finish::None, None),
-            (None, Activation::None, Some(_)) => (Finish::Plus, None),
-            (Some(bias @ Some(_)), Activation::None, None) => (Finish::Bias, bias),
-            (Some(bias @ Some(_)), Activation::Relu, None) => (Finish::BiasRelu, bias),
-            (Some(bias @ Some(_)), Activation::None, Some(_)) => (Finish::PlusBias, bias),
-            // A bias without a copy in halves; what no library adds in our order.
-            (Some(None), ..) | (None, Activation::Relu, _) | (_, Activation::Relu, Some(_)) => return false,
+        let Operands { x, w, bias } = operands;
+        let finish = match (bias, activation, plus) {
+            (None, Activation::None, None) => Finish::None,
+            (None, Activation::None, Some(_)) => Finish::Plus,
+            (Some(_), Activation::None, None) => Finish::Bias,
+            (Some(_), Activation::Relu, None) => Finish::BiasRelu,
+            (Some(_), Activation::None, Some(_)) => Finish::PlusBias,
+            // What no library adds in our order.
+            (None, Activation::Relu, _) | (_, Activation::Relu, Some(_)) => return false,
         };
         let outputs = shape.outputs;
         assert!(bias.is_none_or(|bias| bias.len() == outputs), "the bias of {outputs} outputs");
         assert!(plus.is_none_or(|plus| plus.len() == y.len()), "what is added lies as the result does");
         let product = product_of_linear(shape, pitch_of("y", y.len(), shape.rows, outputs));
-        self.done_by_library(half, &product, [x, w], y, Finished { finish, bias, plus })
+        self.done_by_library(&product, [x, w], y, Finished { finish, bias, plus })
     }
 
-    /// Whether a library has done a product of halves: put it on the stream.
+    /// Whether a library has done a product, whose result goes to where `c` is: put it on the stream.
     ///
-    /// *Panics* on lengths as [`crate::operations::product_half`] does.
+    /// *Panics* on lengths as [`crate::operations::product`] does.
     pub(super) fn done_by_library(
         &self,
-        half: Half,
         shape: &Product,
-        [a, b]: [Slice<'_, u16>; 2],
-        c: &HalfResult<'_>,
+        [a, b]: [Values<'_>; 2],
+        c: Values<'_>,
         with: Finished<'_>,
     ) -> bool {
-        let Some(key) = key_of(half, shape, c, with.finish) else { return false };
+        let Some(key) =
+            Numbers::of(self.precision()).and_then(|reads| key_of(reads, shape, c.storage(), with.finish))
+        else {
+            return false;
+        };
+        let nothing = (0, 0);
+        let read = [Some(a), Some(b), with.plus, with.bias]
+            .map(|operand| operand.map_or(Some(nothing), |values| stretch(values, key.numbers.storage())));
+        // A parameter without a copy in halves.
+        let [Some(a_at), Some(b_at), Some(plus), Some(bias)] = read else { return false };
         let mut asked = self.products.asked();
         let planned = match &mut *asked {
             AskedProducts::Noted(_, least) if key.operations() < *least => return false,
@@ -77,10 +83,9 @@ impl CudaDevice {
                 Some(planned) => planned,
             },
         };
-        c.holds(shape, [a, b]);
-        let stretch = |x: Option<Slice<'_, u16>>| x.map_or((0, 0), |x| (x.address(), 2 * x.len() as u64));
-        let read = [stretch(Some(a)), stretch(Some(b)), stretch(with.plus), stretch(with.bias)];
-        let written = (c.address(), c.bytes());
+        hold(shape, [a.len(), b.len(), c.len()]);
+        let Some(written) = stretch(c, c.storage()) else { return false };
+        let read = [a_at, b_at, plus, bias];
         let room = WORKSPACE + room_for_copies(&read) + room_for_copies(&[written]);
         let given = self.workspace().room_for_library(room).and_then(|address| {
             let mut copies = Copies { stream: &self.stream, next: address + WORKSPACE };
@@ -101,5 +106,14 @@ impl CudaDevice {
         });
         given.unwrap_or_else(|error| self.gpu().context().fail(error));
         true
+    }
+}
+
+/// Where numbers lie as they are multiplied; nowhere if they are not there so.
+fn stretch(values: Values<'_>, storage: Storage) -> Option<Stretch> {
+    let bytes = (storage.bytes() * values.len()) as u64;
+    match storage {
+        Storage::F32 => Some((values.floats().address(), bytes)),
+        Storage::Half(_) => values.halves().map(|halves| (halves.address(), bytes)),
     }
 }

@@ -6,17 +6,17 @@ use super::CudaDevice;
 use super::convolutions::{AskedConvolutions, ConvolutionPlaces, Convolutions};
 use super::placed::{ALIGNED, Copies, ROUND, room_for_copies};
 use crate::driver::DriverError;
+use crate::libraries::Numbers;
 use crate::libraries::convolution::{Behind, ConvolutionKey, Pass};
 use crate::libraries::cudnn::{Cudnn, CudnnHandle, Manner, PinnedConvolution, PlannedConvolution, Tensors};
 use crate::libraries::pins::ConvolutionPins;
 use crate::memory::{Slice, SliceMut};
 use crate::operations::{self as kernels, conv_lengths};
-use crate::values::{Values, ValuesMut};
+use crate::values::{Storage, Values, ValuesMut};
 use dtrain_engine::device::{Activation, Conv3dShape, Operands, Write};
 
-fn next(at: u64, elements: u64, part: u32) -> u64 {
-    at + 2 * elements * u64::from(part)
-}
+/// What the library reads or writes: where it begins, and how many numbers it has.
+type Tensor = (u64, usize);
 
 impl CudaDevice {
     /// The same, whose convolutions this library does where the pins say so. *Blocks* while the library begins.
@@ -72,22 +72,17 @@ impl CudaDevice {
             (Some(_), Activation::Relu) => Behind::BiasRelu,
             (None, Activation::Relu) => return false,
         };
-        let bias = match bias.map(|bias| (bias.halves(), bias.floats())) {
+        let bias = match bias.map(|bias| (self.as_multiplied(bias), bias.floats())) {
             None => [0; 2],
-            Some((Some(halves), floats)) => {
-                assert_eq!(halves.len(), shape.outputs, "the bias of a convolution");
-                [halves.address(), floats.address()]
+            Some((Some((at, len)), floats)) => {
+                assert_eq!(len, shape.outputs, "the bias of a convolution");
+                [at, floats.address()]
             }
             // A bias without a copy in halves.
             Some((None, _)) => return false,
         };
-        let (Some(x), Some(w), Some(y)) = (x.halves(), w.halves(), y.read().halves()) else { return false };
-        self.done_by_cudnn(Pass::Forward(behind), shape, [x.len(), w.len(), y.len()], || ConvolutionPlaces {
-            x: x.address(),
-            w: w.address(),
-            y: y.address(),
-            bias,
-        })
+        let [x, w, y] = [x, w, y.read()].map(|values| self.as_multiplied(values));
+        self.done_by_cudnn(Pass::Forward(behind), shape, [x, w, y], bias)
     }
 
     /// The same for `dx`.
@@ -98,15 +93,8 @@ impl CudaDevice {
         dy: Values<'_>,
         dx: &mut ValuesMut<'_>,
     ) -> bool {
-        let (Some(w), Some(dy), Some(dx)) = (w.halves(), dy.halves(), dx.read().halves()) else {
-            return false;
-        };
-        self.done_by_cudnn(Pass::Inputs, shape, [dx.len(), w.len(), dy.len()], || ConvolutionPlaces {
-            x: dx.address(),
-            w: w.address(),
-            y: dy.address(),
-            bias: [0; 2],
-        })
+        let [dx, w, dy] = [dx.read(), w, dy].map(|values| self.as_multiplied(values));
+        self.done_by_cudnn(Pass::Inputs, shape, [dx, w, dy], [0; 2])
     }
 
     /// The same for `dw`.
@@ -117,28 +105,31 @@ impl CudaDevice {
         dy: Values<'_>,
         dw: &mut ValuesMut<'_>,
     ) -> bool {
-        let (Some(x), Some(dy)) = (x.halves(), dy.halves()) else { return false };
         let dw = dw.read().floats();
-        self.done_by_cudnn(Pass::Weights, shape, [x.len(), dw.len(), dy.len()], || ConvolutionPlaces {
-            x: x.address(),
-            w: dw.address(),
-            y: dy.address(),
-            bias: [0; 2],
-        })
+        let [x, dy] = [x, dy].map(|values| self.as_multiplied(values));
+        self.done_by_cudnn(Pass::Weights, shape, [x, Some((dw.address(), dw.len())), dy], [0; 2])
     }
 
-    /// Whether the library has put this on the stream. *Panics* unless lengths are those of the shape.
+    /// Where numbers lie as the library is to multiply them; nowhere if they are f32, and it wants halves.
+    fn as_multiplied(&self, values: Values<'_>) -> Option<Tensor> {
+        match self.precision.storage() {
+            Storage::Half(_) => values.halves().map(|halves| (halves.address(), halves.len())),
+            Storage::F32 => Some((values.floats().address(), values.len())),
+        }
+    }
+
+    /// Whether the library has put this on the stream: input, weights and output. *Panics* unless lengths are those of the shape.
     fn done_by_cudnn(
         &self,
         pass: Pass,
         shape: &Conv3dShape,
-        lengths: [usize; 3],
-        places: impl FnOnce() -> ConvolutionPlaces,
+        tensors: [Option<Tensor>; 3],
+        bias: [u64; 2],
     ) -> bool {
-        let Some(half) = self.precision.half() else { return false };
-        let Ok(key) = ConvolutionKey::of(pass, half, shape) else { return false };
-        let at = places();
-        let ConvolutionPlaces { x, y, .. } = at;
+        let Some(reads) = Numbers::of(self.precision) else { return false };
+        let [Some((x, x_len)), Some((w, w_len)), Some((y, y_len))] = tensors else { return false };
+        let Ok(key) = ConvolutionKey::of(pass, reads, shape) else { return false };
+        let (at, lengths) = (ConvolutionPlaces { x, w, y, bias }, [x_len, w_len, y_len]);
         // Where these lie follows from the model. Parameters and their gradients are copied where they have to be.
         if [x, y].iter().any(|at| !at.is_multiple_of(ALIGNED)) {
             return false;
@@ -194,8 +185,9 @@ impl CudaDevice {
         // Nobody else asks for scratch before all of this is on the stream.
         let mut room = self.workspace();
         let [_, w_len, _] = conv_lengths(&key.shape());
-        let w = (at.w, w_len as u64 * if key.pass == Pass::Weights { 4 } else { 2 });
-        let bias = (at.bias[0], 2 * key.shape().outputs as u64);
+        let read = key.reads().bytes() as u64;
+        let w = (at.w, w_len as u64 * key.bytes());
+        let bias = (at.bias[0], read * key.shape().outputs as u64);
         let own = planned.room().next_multiple_of(ROUND);
         let scratch = room.room_for_library(own + room_for_copies(&[w, bias]))?;
         let mut placed = Copies { stream: &self.stream, next: scratch + own };
@@ -208,13 +200,14 @@ impl CudaDevice {
             Pass::Weights => "cuDNN, gradient of the weights",
         };
         for part in 0..key.parts() {
-            let [mut x, mut y] = [next(at.x, x_len, part), next(at.y, y_len, part)];
-            if key.pass == Pass::Weights {
+            let [mut x, mut y] =
+                [(at.x, x_len), (at.y, y_len)].map(|(at, len)| at + read * len * u64::from(part));
+            if let (Pass::Weights, Storage::Half(half)) = (key.pass, key.reads()) {
                 for (from, len, to) in [(&mut x, x_len, scratch), (&mut y, y_len, scratch + copies[0])] {
                     let len = len as usize;
                     // SAFETY: the caller's promise; the copies are apart, in scratch that is locked.
                     let (halves, floats) = unsafe { (Slice::new(*from, len), SliceMut::new(to, len)) };
-                    kernels::from_half(self.stream(), key.half(), halves, floats);
+                    kernels::from_half(self.stream(), half, halves, floats);
                     *from = to;
                 }
             }
@@ -237,8 +230,13 @@ impl CudaDevice {
             let [.., len] = conv_lengths(&shape);
             let activation = if behind == Behind::BiasRelu { Activation::Relu } else { Activation::None };
             // SAFETY: the caller's promise.
-            let (bias, y) = unsafe { (Slice::new(at.bias[1], shape.outputs), SliceMut::new(at.y, len)) };
-            let y = ValuesMut::halves_of(y, key.half());
+            let (bias, y) = unsafe {
+                let y = match key.reads() {
+                    Storage::F32 => ValuesMut::from(SliceMut::new(at.y, len)),
+                    Storage::Half(half) => ValuesMut::halves_of(SliceMut::new(at.y, len), half),
+                };
+                (Slice::new(at.bias[1], shape.outputs), y)
+            };
             kernels::bias_activation(self.stream(), Some(bias), area, activation, y);
         }
         Ok(())

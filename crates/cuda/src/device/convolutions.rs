@@ -32,13 +32,13 @@ pub(super) struct Convolutions {
 /// Addresses of a whole batch: of the input, of the weights, of the output, or of what their gradients become.
 #[derive(Clone, Copy, Debug)]
 pub struct ConvolutionPlaces {
-    /// `x` or `dx`, halves.
+    /// `x` or `dx`, as it is multiplied: halves, or f32.
     pub x: u64,
-    /// `w` in halves, or `dw` in f32.
+    /// `w` as it is multiplied, or `dw` in f32.
     pub w: u64,
-    /// `y` or `dy`, halves.
+    /// `y` or `dy`, as it is multiplied.
     pub y: u64,
-    /// The bias in halves and in f32; 0 where there is none.
+    /// The bias as it is multiplied, and in f32; 0 where there is none.
     pub bias: [u64; 2],
 }
 

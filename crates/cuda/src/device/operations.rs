@@ -171,6 +171,9 @@ impl Device for CudaDevice {
     }
 
     fn product(&self, shape: &Product, a: Ref<'_>, b: Ref<'_>, c: Mut<'_>) {
+        if self.done_by_library(shape, [a, b], c.read(), Finished::default()) {
+            return;
+        }
         let Some(half) = self.precision.half() else {
             return kernels::product(self.stream(), shape, a.floats(), b.floats(), c.floats());
         };
@@ -179,9 +182,6 @@ impl Device for CudaDevice {
             Storage::F32 => HalfResult::F32(c.floats()),
             Storage::Half(_) => HalfResult::Half(c.halves().expect("it is stored so")),
         };
-        if self.done_by_library(half, shape, [a, b], &c, Finished::default()) {
-            return;
-        }
         if kernels::product_half_is_there(shape) {
             return kernels::product_half(self.stream(), half, shape, a, b, c);
         }
@@ -191,26 +191,28 @@ impl Device for CudaDevice {
     }
 
     fn linear(&self, shape: LinearShape, operands: Operands<Ref<'_>>, activation: Activation, y: Mut<'_>) {
+        if self.linear_by_library(shape, operands, activation, None, y.read()) {
+            return;
+        }
         let Some(half) = self.precision.half() else {
             return kernels::linear(self.stream(), shape, in_floats(operands), activation, y.floats());
         };
         let y = HalfResult::Half(y.halves().expect("activations are halves"));
-        if !self.linear_by_library(half, shape, operands, activation, None, &y) {
-            kernels::linear_half(self.stream(), half, shape, in_halves(operands), activation, None, y);
-        }
+        kernels::linear_half(self.stream(), half, shape, in_halves(operands), activation, None, y);
     }
 
     fn linear_plus(&self, shape: LinearShape, operands: Operands<Ref<'_>>, plus: Ref<'_>, mut y: Mut<'_>) {
+        if self.linear_by_library(shape, operands, Activation::None, Some(plus), y.read()) {
+            return;
+        }
         let Some(half) = self.precision.half() else {
             let len = y.len();
             self.linear(shape, operands, Activation::None, y.part(0..len));
             return self.add_to(plus, y);
         };
         let (plus, y) = (halves("plus", plus), HalfResult::Half(y.halves().expect("activations are halves")));
-        if !self.linear_by_library(half, shape, operands, Activation::None, Some(plus), &y) {
-            let operands = in_halves(operands);
-            kernels::linear_half(self.stream(), half, shape, operands, Activation::None, Some(plus), y);
-        }
+        let operands = in_halves(operands);
+        kernels::linear_half(self.stream(), half, shape, operands, Activation::None, Some(plus), y);
     }
 
     fn linear_gelu(
@@ -218,18 +220,16 @@ impl Device for CudaDevice {
         shape: LinearShape,
         operands: Operands<Ref<'_>>,
         form: Gelu,
-        mut z: Mut<'_>,
+        z: Mut<'_>,
         y: Mut<'_>,
     ) {
+        if self.linear_by_library(shape, operands, Activation::None, None, z.read()) {
+            return kernels::gelu(self.stream(), form, z.read(), y);
+        }
         let Some(half) = self.precision.half() else {
             let (z, y) = (z.floats(), y.floats());
             return kernels::linear_gelu(self.stream(), shape, in_floats(operands), form, z, y);
         };
-        let all = z.len();
-        let sums = HalfResult::Half(z.part(0..all).halves().expect("activations are halves"));
-        if self.linear_by_library(half, shape, operands, Activation::None, None, &sums) {
-            return kernels::gelu(self.stream(), form, z.read(), y);
-        }
         let outputs = [z, y].map(|memory| memory.halves().expect("activations are halves"));
         kernels::linear_gelu_half(self.stream(), half, shape, in_halves(operands), form, outputs);
     }

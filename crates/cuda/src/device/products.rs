@@ -7,16 +7,13 @@ use super::placed::ALIGNED;
 use crate::libraries::cublaslt::{CublasLt, Finish, PinnedAlgorithm, PlannedProduct, ProductKey};
 use crate::libraries::pins::ProductPins;
 use crate::libraries::{LibraryError, Numbers};
-use crate::memory::Slice;
-use crate::operations::{Half, HalfResult};
+use crate::values::{Storage, Values};
 use dtrain_engine::device::Product;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// A product with fewer operations is not worth a call of a library, which takes it out of a graph: a few microseconds.
 const LEAST: u64 = 1 << 30;
-/// Bytes of a half.
-const HALF: u64 = 2;
 
 /// What a library is asked for.
 #[derive(Debug)]
@@ -37,8 +34,8 @@ pub(super) struct Products {
 #[derive(Clone, Copy, Default)]
 pub(super) struct Finished<'a> {
     pub finish: Finish,
-    pub bias: Option<Slice<'a, u16>>,
-    pub plus: Option<Slice<'a, u16>>,
+    pub bias: Option<Values<'a>>,
+    pub plus: Option<Values<'a>>,
 }
 
 impl Default for Products {
@@ -81,16 +78,13 @@ impl Products {
     }
 }
 
-/// The key of a product of halves, if a library may be asked for it.
-pub(super) fn key_of(half: Half, shape: &Product, c: &HalfResult<'_>, finish: Finish) -> Option<ProductKey> {
-    let numbers = match c {
-        HalfResult::Half(_) => Numbers::of(half),
-        HalfResult::F32(_) => Numbers::summed(half),
-    };
+/// The key of a product that reads such numbers, if a library may be asked for it.
+pub(super) fn key_of(reads: Numbers, shape: &Product, result: Storage, finish: Finish) -> Option<ProductKey> {
+    let numbers = if result == Storage::F32 { reads.summed() } else { reads };
     let key = ProductKey::of(shape, numbers, finish, ALIGNED as u32).ok()?;
     let layouts = key.layouts;
-    let each = ALIGNED / HALF;
-    let pitches = [layouts.left.pitch, layouts.right.pitch].iter().all(|pitch| pitch.is_multiple_of(each))
-        && layouts.out.pitch.is_multiple_of(if numbers.into_floats() { each / 2 } else { each });
-    pitches.then_some(key)
+    let is_placed = |pitch: u64, storage: Storage| (pitch * storage.bytes() as u64).is_multiple_of(ALIGNED);
+    let read = [layouts.left.pitch, layouts.right.pitch];
+    let placed = read.iter().all(|pitch| is_placed(*pitch, reads.storage()));
+    (placed && is_placed(layouts.out.pitch, result)).then_some(key)
 }

@@ -8,21 +8,22 @@ use super::cublaslt::{CublasLt, Finish, Matrices, PinnedAlgorithm, ProductKey, P
 use super::layouts::Layout;
 use super::pins::Pin;
 use super::timing;
+use crate::CudaDevice;
 use crate::driver::{Buffer, DriverError, Gpu, Stream};
-use crate::memory::{Slice, SliceMut};
-use crate::operations::{self, Half, HalfResult};
-use crate::{CudaDevice, Precision};
-use dtrain_engine::device::{Activation, LinearShape, Operands, Product, Strides, Write};
+use crate::values::{Storage, Values};
+use dtrain_engine::device::{Activation, Device, LinearShape, Operands, Product, Strides, Write};
 use std::sync::Arc;
 use std::time::Duration;
 
 /// Memory of one product, filled with numbers of both signs: zeros would take less power, and less time.
 struct Room {
     device: CudaDevice,
-    halves: [Buffer<u16>; 4],
+    /// Operands, the bias, and what is added, as they are multiplied.
+    read: [Buffer<u16>; 4],
+    /// The bias in f32.
     floats: Buffer<f32>,
     workspace: Buffer<u8>,
-    /// A sum of f32 or of halves.
+    /// A sum of f32 or of halves, in memory of either.
     out: Buffer<u16>,
 }
 
@@ -56,13 +57,12 @@ fn shape(key: &ProductKey) -> Product {
 
 impl Room {
     fn new(gpu: &Arc<Gpu>, key: &ProductKey) -> Result<Self, DriverError> {
-        let precision = if half(key) == Half::Bf16 { Precision::Bf16 } else { Precision::F16 };
-        let device = CudaDevice::one_by_one(gpu, precision)?;
+        let device = CudaDevice::one_by_one(gpu, key.numbers.precision())?;
         let (context, layouts) = (gpu.context(), &key.layouts);
-        let filled = |len: usize, seed: u32| timing::halves(&device, half(key), len, seed);
+        let filled = |len: usize, seed: u32| timing::numbers(&device, key.numbers.storage(), len, seed);
         // To the end of the last row: dtrain's own kernels are told how far apart rows lie by the length.
         let out = (layouts.out.columns * layouts.out.pitch) as usize;
-        let halves = [
+        let read = [
             filled(reach(&layouts.right), 1)?,
             filled(reach(&layouts.left), 2)?,
             filled(layouts.out.rows as usize, 3)?,
@@ -74,7 +74,7 @@ impl Room {
             (Buffer::new(context, WORKSPACE as usize)?, Buffer::new(context, bytes * out)?);
         // SAFETY: they are this device's own memory, and nobody else has it.
         unsafe { device.stream().fill(floats.address(), floats.len(), 0)? };
-        Ok(Self { device, halves, floats, workspace, out })
+        Ok(Self { device, read, floats, workspace, out })
     }
 
     fn stream(&self) -> &Arc<Stream> {
@@ -88,7 +88,7 @@ impl Room {
     fn of_library(&self, library: &Arc<CublasLt>, pin: &PinnedAlgorithm) -> Result<Duration, DriverError> {
         let mut planned = library.accept(pin)?;
         let finish = pin.key.finish;
-        let [a, b, bias, plus] = [0, 1, 2, 3].map(|i| self.halves[i].address());
+        let [a, b, bias, plus] = [0, 1, 2, 3].map(|i| self.read[i].address());
         let (plus, bias) =
             (if finish.has_plus() { plus } else { 0 }, if finish.has_bias() { bias } else { 0 });
         let operands = Matrices { a, b, c: self.out.address(), plus, bias };
@@ -101,45 +101,44 @@ impl Room {
         })
     }
 
-    /// With this crate's own kernels.
+    /// With this crate's own kernels: the device notes what it is asked for, and has it done by nobody else.
     fn own(&self, key: &ProductKey) -> Result<Duration, DriverError> {
         let shape = shape(key);
-        let [a, b, _, plus] = [0, 1, 2, 3].map(|i| self.halves[i].read());
-        let len = (key.layouts.out.columns * key.layouts.out.pitch) as usize;
-        let result = || {
-            // SAFETY: the memory is there, and what is on the stream writes it one behind the other.
-            unsafe {
-                if key.numbers.into_floats() {
-                    HalfResult::F32(SliceMut::new(self.out.address(), len))
-                } else {
-                    HalfResult::Half(SliceMut::new(self.out.address(), len))
-                }
-            }
+        let storage = key.numbers.storage();
+        let values = |i: usize| {
+            let len = self.read[i].len() * size_of::<u16>() / storage.bytes();
+            // SAFETY: the memory is there as long as the room is.
+            unsafe { timing::read(self.read[i].address(), storage, len) }
         };
+        let [a, b, bias, plus] = [0, 1, 2, 3].map(values);
+        let len = (key.layouts.out.columns * key.layouts.out.pitch) as usize;
+        let stored = if key.numbers.into_floats() { Storage::F32 } else { storage };
+        // SAFETY: the memory is there, and what is on the stream writes it one behind the other.
+        let result = || unsafe { timing::write(self.out.address(), stored, len) };
         if key.finish == Finish::None {
             return self.time(|| {
-                operations::product_half(self.stream(), half(key), &shape, a, b, result());
+                self.device.product(&shape, a, b, result());
                 self.device.check()
             });
         }
         let linear = LinearShape { rows: shape.m, inputs: shape.k, outputs: shape.n };
         let activation = if key.finish == Finish::BiasRelu { Activation::Relu } else { Activation::None };
-        let bias: Option<Slice<'_, f32>> = key.finish.has_bias().then(|| self.floats.read());
-        let plus = key.finish.has_plus().then_some(plus);
+        let bias = match storage {
+            Storage::F32 => bias,
+            Storage::Half(_) => Values::with_copy(self.floats.read(), self.read[2].read()),
+        };
+        let operands = Operands { x: a, w: b, bias: key.finish.has_bias().then_some(bias) };
         self.time(|| {
-            let operands = Operands { x: a, w: b, bias };
-            operations::linear_half(self.stream(), half(key), linear, operands, activation, plus, result());
+            match key.finish.has_plus() {
+                true => self.device.linear_plus(linear, operands, plus, result()),
+                false => self.device.linear(linear, operands, activation, result()),
+            }
             self.device.check()
         })
     }
 }
 
-/// The halves that a product reads.
-fn half(key: &ProductKey) -> Half {
-    key.numbers.half().expect("nobody chooses for products of f32")
-}
-
-/// The fastest algorithm for a product of halves, if it is faster than dtrain's own kernel. *Blocks* for some tens of milliseconds.
+/// The fastest algorithm for a product, if it is faster than dtrain's own kernel. *Blocks* for some tens of milliseconds.
 ///
 /// *Errors*: of the driver. What the library cannot do is done by dtrain's own kernel.
 pub fn choose(

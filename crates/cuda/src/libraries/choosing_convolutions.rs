@@ -10,8 +10,8 @@ use super::timing;
 use crate::driver::{Buffer, DriverError, Gpu};
 use crate::memory::SliceMut;
 use crate::operations::{self, WeightGradients, conv_lengths};
-use crate::values::{Values, ValuesMut};
-use crate::{ConvolutionPlaces, CudaDevice, Precision};
+use crate::values::Values;
+use crate::{ConvolutionPlaces, CudaDevice};
 use dtrain_engine::device::{Activation, Operands};
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,7 +22,7 @@ struct Room {
     x: Buffer<u16>,
     w: Buffer<u16>,
     y: Buffer<u16>,
-    /// The bias in halves, and in f32.
+    /// The bias as it is multiplied, and in f32.
     bias: (Buffer<u16>, Buffer<f32>),
     /// What the gradient of weights becomes.
     dw: Buffer<f32>,
@@ -32,14 +32,9 @@ struct Room {
 
 impl Room {
     fn new(gpu: &Arc<Gpu>, key: &ConvolutionKey) -> Result<Self, DriverError> {
-        let half = key.half();
-        let precision = match half {
-            operations::Half::Bf16 => Precision::Bf16,
-            operations::Half::F16 => Precision::F16,
-        };
-        let device = CudaDevice::one_by_one(gpu, precision)?.with_own_convolutions();
+        let device = CudaDevice::one_by_one(gpu, key.numbers.precision())?.with_own_convolutions();
         let (context, shape) = (gpu.context(), key.shape());
-        let filled = |len: usize, seed: u32| timing::halves(&device, half, len, seed);
+        let filled = |len: usize, seed: u32| timing::numbers(&device, key.reads(), len, seed);
         let [x, w, y] = conv_lengths(&shape);
         let has_gradient = key.pass == Pass::Weights;
         let if_so = |len: usize| if has_gradient { len } else { 0 };
@@ -71,12 +66,13 @@ impl Room {
 
     /// With this crate's own kernels.
     fn own(&self, key: &ConvolutionKey) -> Result<Duration, DriverError> {
-        let (stream, half, shape) = (self.device.stream(), key.half(), key.shape());
-        let values = |of: &Buffer<u16>| {
-            // SAFETY: the memory is there, and what is on the stream writes it one behind the other.
-            ValuesMut::halves_of(unsafe { SliceMut::new(of.address(), of.len()) }, half)
-        };
-        let [x, w, y] = [&self.x, &self.w, &self.y].map(|of| Values::halves_of(of.read(), half));
+        let (stream, reads, shape) = (self.device.stream(), key.reads(), key.shape());
+        let len = |of: &Buffer<u16>| of.len() * size_of::<u16>() / reads.bytes();
+        // SAFETY: the memory is there, and what is on the stream writes it one behind the other.
+        let values = |of: &Buffer<u16>| unsafe { timing::write(of.address(), reads, len(of)) };
+        // SAFETY: as above.
+        let [x, w, y] =
+            [&self.x, &self.w, &self.y].map(|of| unsafe { timing::read(of.address(), reads, len(of)) });
         timing::best(stream, || {
             match key.pass {
                 Pass::Forward(behind) => {
@@ -98,7 +94,7 @@ impl Room {
     }
 }
 
-/// The fastest algorithm for a convolution of halves, if it is faster than dtrain's own kernel. *Blocks* for some tens of milliseconds.
+/// The fastest algorithm for a convolution, if it is faster than dtrain's own kernel. *Blocks* for some tens of milliseconds.
 ///
 /// *Errors*: of the driver. What the library cannot do is done by dtrain's own kernel.
 pub fn choose(

@@ -1,12 +1,12 @@
-//! Convolutions of halves in the words of a library: what a choice is made for.
+//! Convolutions of halves, or of f32 as TF32, in the words of a library: what a choice is made for.
 //!
 //! A batch is told in parts that are all alike, for which the library's memory is bounded. The gradient of weights is asked for in f32, of
-//! copies in f32 of what it is made of, which this file gives their places.
+//! copies in f32 of the halves that it is made of, which this file gives their places.
 //!
 //! This file does not know a library's functions.
 
 use super::{LibraryError, Numbers};
-use crate::values::Half;
+use crate::values::Storage;
 use dtrain_engine::device::Conv3dShape;
 use serde::{Deserialize, Serialize};
 
@@ -81,10 +81,10 @@ pub struct ConvolutionKey {
 }
 
 impl ConvolutionKey {
-    /// Of a convolution of halves.
+    /// Of a convolution that reads such numbers.
     ///
     /// *Errors*: [`LibraryError::Shape`] where the library cannot be told of it.
-    pub fn of(pass: Pass, half: Half, shape: &Conv3dShape) -> Result<Self, LibraryError> {
+    pub fn of(pass: Pass, reads: Numbers, shape: &Conv3dShape) -> Result<Self, LibraryError> {
         let wrong = |why| LibraryError::Shape { library: NAME, shape: format!("{shape:?}"), why };
         let Conv3dShape { images, channels, size, outputs, kernel, stride, padding } = *shape;
         let fits = |d: usize| stride[d] > 0 && size[d] + 2 * padding[d] >= kernel[d];
@@ -99,7 +99,7 @@ impl ConvolutionKey {
         let three = |n: [usize; 3]| Ok([one(n[0])?, one(n[1])?, one(n[2])?]);
         let (images, channels, outputs) = (one(images)?, one(channels)?, one(outputs)?);
         let (size, kernel, stride, padding) = (three(size)?, three(kernel)?, three(stride)?, three(padding)?);
-        let numbers = if pass == Pass::Weights { Numbers::summed(half) } else { Numbers::of(half) };
+        let numbers = if pass == Pass::Weights { reads.summed() } else { reads };
         let key =
             Self { pass, numbers, sizes: Sizes { images, channels, outputs, size, kernel, stride, padding } };
         let [image, weights, out] = key.elements();
@@ -108,7 +108,8 @@ impl ConvolutionKey {
             return Err(long());
         }
         let parts = key.parts();
-        let begins = |n: u64| (2 * n * u64::from(key.images_of_a_part())).is_multiple_of(ALIGNED);
+        let read = reads.storage().bytes() as u64;
+        let begins = |n: u64| (read * n * u64::from(key.images_of_a_part())).is_multiple_of(ALIGNED);
         if parts > PARTS || (parts > 1 && !(begins(image) && begins(out))) {
             return Err(wrong("its images cannot be told in even parts"));
         }
@@ -150,15 +151,15 @@ impl ConvolutionKey {
     }
 
     /// Bytes of a number as the library has it.
-    fn bytes(&self) -> u64 {
-        if self.pass == Pass::Weights { 4 } else { 2 }
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        if self.pass == Pass::Weights { 4 } else { self.reads().bytes() as u64 }
     }
 
-    /// The halves that it reads.
+    /// How what it reads lies.
     #[must_use]
-    pub fn half(&self) -> Half {
-        // A key from a file may say anything: it is none that `of` makes then.
-        self.numbers.half().unwrap_or(Half::Bf16)
+    pub fn reads(&self) -> Storage {
+        self.numbers.storage()
     }
 
     /// Images that the library is told of at once: as many as have room in `PART`, all parts alike.
@@ -183,11 +184,12 @@ impl ConvolutionKey {
         [image, out].map(|n| n.saturating_mul(images))
     }
 
-    /// Bytes that the copies of input and output in f32 need, in this order: for the gradient of weights alone.
+    /// Bytes that the copies of input and output in f32 need, in this order: for the gradient of weights of halves alone.
     #[must_use]
     pub fn copies(&self) -> [u64; 2] {
         let place = |n: u64| (4 * n).next_multiple_of(PLACE);
-        if self.pass == Pass::Weights { self.elements_of_a_part().map(place) } else { [0; 2] }
+        let widened = self.pass == Pass::Weights && self.reads() != Storage::F32;
+        if widened { self.elements_of_a_part().map(place) } else { [0; 2] }
     }
 
     /// The largest workspace that the library may have.
@@ -227,7 +229,7 @@ mod tests {
     }
 
     fn key(pass: Pass) -> ConvolutionKey {
-        ConvolutionKey::of(pass, Half::Bf16, &shape()).expect("it fits")
+        ConvolutionKey::of(pass, Numbers::Bf16, &shape()).expect("it fits")
     }
 
     #[test]
@@ -248,7 +250,7 @@ mod tests {
             (Conv3dShape { size: [1, 1 << 16, 1 << 16], ..shape() }, "32 bits"),
             (Conv3dShape { images: 10_000_019, ..shape() }, "even parts"),
         ] {
-            let error = ConvolutionKey::of(Pass::Inputs, Half::F16, &wrong).expect_err(words);
+            let error = ConvolutionKey::of(Pass::Inputs, Numbers::F16, &wrong).expect_err(words);
             assert!(
                 matches!(error, LibraryError::Shape { .. }) && error.to_string().contains(words),
                 "{error}"
@@ -267,13 +269,16 @@ mod tests {
             stride: [1; 3],
             padding: [0; 3],
         };
-        for (pass, half) in [(Pass::Inputs, Half::Bf16), (Pass::Weights, Half::F16)] {
-            let key = ConvolutionKey::of(pass, half, &shape).expect("it fits");
+        for (pass, reads) in
+            [(Pass::Inputs, Numbers::Bf16), (Pass::Weights, Numbers::F16), (Pass::Weights, Numbers::Tf32)]
+        {
+            let key = ConvolutionKey::of(pass, reads, &shape).expect("it fits");
             let [x, y] = key.elements_of_a_part();
             assert_eq!(key.parts() * key.images_of_a_part(), 3 << 12);
             assert!(key.parts() > 1 && (x + y) * key.bytes() <= PART, "{pass:?}");
             let copies = key.copies().iter().sum::<u64>();
-            assert!(if pass == Pass::Weights { copies >= 4 * (x + y) } else { copies == 0 });
+            let widens = pass == Pass::Weights && reads != Numbers::Tf32;
+            assert!(if widens { copies >= 4 * (x + y) } else { copies == 0 }, "{pass:?} of {reads:?}");
         }
     }
 }

@@ -23,7 +23,8 @@ mod timing;
 
 pub use opened::{Libraries, Wanted};
 
-use crate::values::Half;
+use crate::operations::Precision;
+use crate::values::Storage;
 use serde::{Deserialize, Serialize};
 
 /// Why a library could not do something.
@@ -94,32 +95,42 @@ pub enum Numbers {
 }
 
 impl Numbers {
-    /// Of halves, whose result is halves too.
+    /// What a library may multiply in this precision; nothing where its order would not be the CPU's.
     #[must_use]
-    pub fn of(half: Half) -> Self {
-        match half {
-            Half::Bf16 => Self::Bf16,
-            Half::F16 => Self::F16,
+    pub fn of(precision: Precision) -> Option<Self> {
+        match precision {
+            Precision::F32 => None,
+            Precision::Tf32 => Some(Self::Tf32),
+            Precision::Bf16 => Some(Self::Bf16),
+            Precision::F16 => Some(Self::F16),
         }
     }
 
-    /// Of halves, whose result is f32.
+    /// The same operands, with a result in f32.
     #[must_use]
-    pub fn summed(half: Half) -> Self {
-        match half {
-            Half::Bf16 => Self::Bf16ToF32,
-            Half::F16 => Self::F16ToF32,
-        }
-    }
-
-    /// The halves that are read, if they are halves.
-    #[must_use]
-    pub fn half(self) -> Option<Half> {
+    pub fn summed(self) -> Self {
         match self {
-            Self::Bf16 | Self::Bf16ToF32 => Some(Half::Bf16),
-            Self::F16 | Self::F16ToF32 => Some(Half::F16),
-            Self::F32 | Self::Tf32 => None,
+            Self::Bf16 | Self::Bf16ToF32 => Self::Bf16ToF32,
+            Self::F16 | Self::F16ToF32 => Self::F16ToF32,
+            Self::F32 | Self::Tf32 => self,
         }
+    }
+
+    /// The precision of a device that has it multiplied.
+    #[must_use]
+    pub fn precision(self) -> Precision {
+        match self {
+            Self::F32 => Precision::F32,
+            Self::Tf32 => Precision::Tf32,
+            Self::Bf16 | Self::Bf16ToF32 => Precision::Bf16,
+            Self::F16 | Self::F16ToF32 => Precision::F16,
+        }
+    }
+
+    /// How operands lie.
+    #[must_use]
+    pub fn storage(self) -> Storage {
+        self.precision().storage()
     }
 
     /// Whether the result is f32.

@@ -5,7 +5,8 @@
 use super::LibraryError;
 use crate::CudaDevice;
 use crate::driver::{Buffer, DriverError, Stream};
-use crate::operations::Half;
+use crate::memory::{Slice, SliceMut};
+use crate::values::{Half, Storage, Values, ValuesMut};
 use std::time::{Duration, Instant};
 
 /// How long one candidate is timed at least, in a row and altogether.
@@ -18,15 +19,17 @@ const WORTH: f64 = 0.95;
 /// Numbers that are drawn for an operand, a prime of them.
 const DRAWN: usize = 1_048_573;
 
-/// Memory with halves of about 1, of either sign: zeros would take less power, and less time.
-pub(super) fn halves(
+/// Memory with numbers of about 1, of either sign: zeros would take less power, and less time.
+pub(super) fn numbers(
     device: &CudaDevice,
-    half: Half,
-    len: usize,
+    storage: Storage,
+    numbers: usize,
     seed: u32,
 ) -> Result<Buffer<u16>, DriverError> {
+    let len = numbers * storage.bytes() / size_of::<u16>();
     let mut buffer = Buffer::new(device.gpu().context(), len)?;
-    let one = if half == Half::Bf16 { 0x3f00u16 } else { 0x3800 };
+    // The upper half of an f32 is a bf16; its lower half may be anything.
+    let one = if storage == Storage::Half(Half::F16) { 0x3800u16 } else { 0x3f00 };
     let number = |i: usize| {
         let mixed = (i as u32 ^ seed).wrapping_mul(0x9e37_79b1);
         one | (mixed >> 16) as u16 & 0x80ff
@@ -45,6 +48,34 @@ pub(super) fn halves(
     }
     device.finish()?;
     Ok(buffer)
+}
+
+/// So many numbers that lie so, from there on.
+///
+/// # Safety
+/// They are there for as long as this.
+pub(super) unsafe fn read<'a>(address: u64, storage: Storage, len: usize) -> Values<'a> {
+    // SAFETY: the caller's promise.
+    unsafe {
+        match storage {
+            Storage::F32 => Slice::<f32>::new(address, len).into(),
+            Storage::Half(half) => Values::halves_of(Slice::new(address, len), half),
+        }
+    }
+}
+
+/// The same to write.
+///
+/// # Safety
+/// As [`read`]; nobody else has them meanwhile, but for what is on the same stream.
+pub(super) unsafe fn write<'a>(address: u64, storage: Storage, len: usize) -> ValuesMut<'a> {
+    // SAFETY: the caller's promise.
+    unsafe {
+        match storage {
+            Storage::F32 => SliceMut::<f32>::new(address, len).into(),
+            Storage::Half(half) => ValuesMut::halves_of(SliceMut::new(address, len), half),
+        }
+    }
 }
 
 /// What one of many in a row takes, at best.

@@ -43,8 +43,8 @@ pub use norms::{
     layer_norm, layer_norm_gradient, layer_norm_scratch,
 };
 pub use pooling::{avg_pool, avg_pool_gradient, max_pool, max_pool_gradient};
+pub(crate) use product::{hold, product_of_linear};
 pub use product::{linear, linear_gelu, product};
-pub(crate) use product_half::product_of_linear;
 pub use product_half::{HalfResult, linear_gelu_half, linear_half, product_half, product_half_is_there};
 pub use settle::{FOUND, LOSS, NUMBERS, Rule, Scalar, StepLosses, settle, weigh};
 pub use sums::{
@@ -60,6 +60,9 @@ dtrain_types::words!(
     Precision {
         /// They are multiplied as they are, and added up in the CPU's order.
         F32 = "f32",
+        /// They are f32; a library multiplies large products and convolutions on tensor cores, of operands cut to 10 bits of mantissa
+        /// (TF32), and adds up in f32. Everything else is as `F32` does it, and all of it where no library was chosen.
+        Tf32 = "tf32",
         /// They are bf16, whoever makes them rounds them once; they are multiplied on tensor cores and added up in f32. Of
         /// parameters there is a copy in bf16. *Order*: K in steps of 16; within 16 terms the hardware's, so the bits are those of
         /// one model of GPU.
@@ -80,7 +83,7 @@ impl Precision {
     #[must_use]
     pub fn half(self) -> Option<Half> {
         match self {
-            Self::F32 => None,
+            Self::F32 | Self::Tf32 => None,
             Self::Bf16 => Some(Half::Bf16),
             Self::F16 => Some(Half::F16),
         }

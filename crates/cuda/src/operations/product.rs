@@ -30,6 +30,29 @@ pub(super) fn inside(what: &str, len: usize, rows: usize, columns: usize, stride
     assert!(most <= len, "{what} has {len} elements, its shape reaches to {most}");
 }
 
+/// Asserts that operands and result of a product, of these lengths, are as long as its shape says.
+#[track_caller]
+pub(crate) fn hold(shape: &Product, [a, b, c]: [usize; 3]) {
+    inside("a", a, shape.m, shape.k, shape.a);
+    inside("b", b, shape.k, shape.n, shape.b);
+    inside("c", c, shape.m, shape.n, Strides::rows(shape.c_row));
+    assert!(shape.m < 2 || shape.c_row >= shape.n, "rows of c overlap: {shape:?}");
+}
+
+/// The product of a linear layer, whose results lie `pitch` apart.
+pub(crate) fn product_of_linear(shape: LinearShape, pitch: usize) -> Product {
+    let LinearShape { rows, inputs, outputs } = shape;
+    Product {
+        m: rows,
+        n: outputs,
+        k: inputs,
+        a: Strides::rows(inputs),
+        b: Strides::transposed(inputs),
+        c_row: pitch,
+        write: Write::Set,
+    }
+}
+
 fn finished(
     queue: &impl Queue,
     shape: &Product,
@@ -38,10 +61,7 @@ fn finished(
     mut c: FloatsMut<'_>,
     finish: Finish<'_>,
 ) {
-    inside("a", a.len(), shape.m, shape.k, shape.a);
-    inside("b", b.len(), shape.k, shape.n, shape.b);
-    inside("c", c.len(), shape.m, shape.n, Strides::rows(shape.c_row));
-    assert!(shape.m < 2 || shape.c_row >= shape.n, "rows of c overlap: {shape:?}");
+    hold(shape, [a.len(), b.len(), c.len()]);
     if shape.m * shape.n == 0 {
         return;
     }
@@ -93,17 +113,9 @@ pub fn linear(
     activation: Activation,
     y: FloatsMut<'_>,
 ) {
-    let (LinearShape { rows, inputs, outputs }, Operands { x, w, bias }) = (shape, operands);
+    let Operands { x, w, bias } = operands;
     linear_lengths(shape, [x.len(), w.len(), y.len()], bias);
-    let product = Product {
-        m: rows,
-        n: outputs,
-        k: inputs,
-        a: Strides::rows(inputs),
-        b: Strides::transposed(inputs),
-        c_row: outputs,
-        write: Write::Set,
-    };
+    let product = product_of_linear(shape, shape.outputs);
     finished(queue, &product, x, w, y, Finish { bias, activation });
 }
 

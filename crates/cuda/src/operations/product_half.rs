@@ -3,7 +3,7 @@
 //! This file does not know libraries of products, nor who asks for halves.
 
 use super::elementwise::code;
-use super::product::{by_tanh, inside, linear_lengths};
+use super::product::{by_tanh, hold, linear_lengths, product_of_linear};
 use super::{Floats, FloatsMut, Half, Halves, HalvesMut, pitch_of, same, size};
 use crate::kernels::{self, Kernel};
 use crate::launch::{Argument, KernelLaunch, Queue};
@@ -48,28 +48,9 @@ impl HalfResult<'_> {
         }
     }
 
-    /// Its length. *Units*: bytes.
-    pub(crate) fn bytes(&self) -> u64 {
-        match self {
-            Self::Half(c) => 2 * c.len() as u64,
-            Self::F32(c) => 4 * c.len() as u64,
-        }
-    }
-
-    /// Where it begins.
-    pub(crate) fn address(&self) -> u64 {
-        match self {
-            Self::Half(c) => c.address(),
-            Self::F32(c) => c.address(),
-        }
-    }
-
     /// *Panics* if it, or an operand, is not as long as the shape says.
     pub(crate) fn holds(&self, shape: &Product, [a, b]: [Halves<'_>; 2]) {
-        inside("a", a.len(), shape.m, shape.k, shape.a);
-        inside("b", b.len(), shape.k, shape.n, shape.b);
-        inside("c", self.len(), shape.m, shape.n, Strides::rows(shape.c_row));
-        assert!(shape.m < 2 || shape.c_row >= shape.n, "rows of c overlap: {shape:?}");
+        hold(shape, [a.len(), b.len(), self.len()]);
         let adds = shape.write == Write::Add;
         assert!(
             !adds || matches!(self, HalfResult::F32(_)),
@@ -202,20 +183,6 @@ pub fn product_half(
     c: HalfResult<'_>,
 ) {
     finished(queue, half, shape, a, b, c, Finish { bias: None, activation: Activation::None, plus: None });
-}
-
-/// The product of a linear layer, whose results lie `pitch` apart.
-pub(crate) fn product_of_linear(shape: LinearShape, pitch: usize) -> Product {
-    let LinearShape { rows, inputs, outputs } = shape;
-    Product {
-        m: rows,
-        n: outputs,
-        k: inputs,
-        a: Strides::rows(inputs),
-        b: Strides::transposed(inputs),
-        c_row: pitch,
-        write: Write::Set,
-    }
 }
 
 /// `y[rows, out] = act(x[rows, in] w[out, in]^T + bias[out]) + plus[rows, out]`; the bias is f32 and added before the sum is

@@ -45,7 +45,7 @@ fn made_for<D: Device>(work: Work, device: &D, precision: Precision) -> (Model<D
     let (model, data) = made(work, device);
     match precision {
         Precision::F16 => (model.scaling_loss(LossScaling { start: SCALE, interval: 2_000 }), data),
-        Precision::F32 | Precision::Bf16 => (model, data),
+        Precision::F32 | Precision::Tf32 | Precision::Bf16 => (model, data),
     }
 }
 
@@ -127,11 +127,12 @@ fn trained(replica: &mut dyn Replica, data: &Data) -> Trained {
 /// gradient is off by about 1.
 fn tolerance(work: Work, precision: Precision) -> f64 {
     match (work, precision) {
-        (_, Precision::F32) if is_fake() => 1e-5,
+        // Without a library it is f32.
+        (_, Precision::F32 | Precision::Tf32) if is_fake() => 1e-5,
         (_, Precision::Bf16 | Precision::F16) if is_fake() => 1e-2,
-        (Work::Gpt, Precision::F32) => 1e-4,
+        (Work::Gpt, Precision::F32 | Precision::Tf32) => 1e-4,
         (Work::Gpt, Precision::Bf16 | Precision::F16) => 3e-2,
-        (Work::Mlp | Work::Cnn | Work::Cnn3d, Precision::F32) => 2e-2,
+        (Work::Mlp | Work::Cnn | Work::Cnn3d, Precision::F32 | Precision::Tf32) => 2e-2,
         (Work::Mlp | Work::Cnn | Work::Cnn3d, Precision::Bf16 | Precision::F16) => 1e-1,
     }
 }

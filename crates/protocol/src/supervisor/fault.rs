@@ -29,7 +29,8 @@ impl Supervisor {
             // Another life would come to the same.
             What::Reported(failure) if !failure.is_accident() => Answer::Stop,
             What::Exited(ExitCause::NotStarted(_)) if self.generation == Generation(0) => Answer::Stop,
-            What::DigestDiffers { .. } | What::StepDiffers { .. } | What::Poisonous { .. } => Answer::Stop,
+            What::DigestDiffers { .. } | What::StepDiffers { .. } => Answer::Stop,
+            What::Poisonous { .. } | What::Relapsed { .. } => Answer::Stop,
             What::StillThere(_) | What::Broken(_) => Answer::Stop,
             _ if self.config.losses == Losses::EndTheRun => Answer::Stop,
             _ => Answer::Replace,
@@ -107,7 +108,7 @@ impl Supervisor {
             // What it said may have been put down to another.
             What::Exited(ExitCause::Code(_)) if said_why => false,
             What::Reported(failure) => own.all(|known| *known != What::Reported(failure.clone())),
-            What::Poisonous { .. } => true,
+            What::Poisonous { .. } | What::Relapsed { .. } => true,
             _ => own.peek().is_none(),
         }
     }

@@ -4,12 +4,12 @@
 //! This file does not know how a generation is formed.
 
 use super::Supervisor;
-use super::trouble::Poison;
+use super::trouble::{Poison, Relapses};
 use crate::cause::What;
 use crate::effect::{Event, Reason, SupervisorEffect};
 use crate::message::Stage;
 use crate::phase::Phase;
-use dtrain_types::{Instant, MemberId, MicroRange};
+use dtrain_types::{Instant, MemberId, MicroRange, Step};
 use std::collections::BTreeSet;
 
 /// One step may cost members in so many generations in a row; then it is the step's fault.
@@ -18,6 +18,8 @@ const POISON: u32 = 3;
 const PATIENCE_WITH_PAIRS: u32 = 2;
 /// Collectives may break off in so many generations in a row without a step between, and without a loss.
 const MOST_BREAKS: u32 = 8;
+/// The run may go back to the same state so many times without getting beyond where it was.
+const MOST_RELAPSES: u32 = 10;
 
 impl Supervisor {
     /// The world makes steps again: tells how long it took, and forgets what it has recovered from.
@@ -66,6 +68,17 @@ impl Supervisor {
         self.trouble.poison = Some(poison);
         let Poison { step, range, .. } = poison;
         (poison.count >= POISON && range.lo < range.hi).then_some(What::Poisonous { step, range })
+    }
+
+    /// The state is lost, and the run is to begin anew at this step. Says so when that has come to the same too often: where ranks die at
+    /// the same place each time, and slowly, nothing else would ever end the run.
+    pub(super) fn relapse(&mut self, from: Step) -> Option<(MemberId, What)> {
+        let step = self.progress.committed();
+        let before = self.trouble.relapses.filter(|before| (before.from, before.committed) == (from, step));
+        let times = before.map_or(0, |before| before.times) + 1;
+        self.trouble.relapses = Some(Relapses { from, committed: step, times });
+        let (member, _) = *self.trouble.lost.last()?;
+        (times > MOST_RELAPSES).then_some((member, What::Relapsed { times, step }))
     }
 
     /// Collectives broke off and nobody was lost: the same members form anew, except those that cannot be reached.

@@ -14,6 +14,18 @@ pub(super) struct Trouble {
     /// Pairs that could not reach each other, with the number of generations in a row.
     pub pairs: BTreeMap<(MemberId, MemberId), u32>,
     pub breaks: u32,
+    pub relapses: Option<Relapses>,
+}
+
+/// The state was lost, and what was made of an old one since led nowhere.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Relapses {
+    /// Where the run went back to.
+    pub from: Step,
+    /// The newest step that was ever committed then.
+    pub committed: Step,
+    /// How often in a row these were the same.
+    pub times: u32,
 }
 
 /// A step that costs members.

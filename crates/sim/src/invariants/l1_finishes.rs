@@ -6,6 +6,8 @@ use dtrain_protocol::{Outcome, What};
 
 /// A step may cost members so often before it is called poisonous.
 const POISON: u32 = 3;
+/// The state may be lost so often before the run ends.
+const RELAPSES: u32 = 11;
 
 #[derive(Default)]
 pub(super) struct Finishes;
@@ -32,9 +34,10 @@ fn is_excused(outcome: &Outcome, excuses: &Excuses) -> bool {
         Outcome::Interrupted(_) => excuses.drained,
         Outcome::NotEnough { .. } => excuses.short,
         Outcome::Failed { first, others } => {
-            let poisonous = |what: &What| matches!(what, What::Poisonous { .. });
-            let named = poisonous(&first.what) || others.iter().any(|other| poisonous(&other.what));
-            named && excuses.losses >= POISON
+            let said = |of: fn(&What) -> bool| of(&first.what) || others.iter().any(|other| of(&other.what));
+            let poisonous = said(|what| matches!(what, What::Poisonous { .. }));
+            let relapsed = said(|what| matches!(what, What::Relapsed { .. }));
+            poisonous && excuses.losses >= POISON || relapsed && excuses.losses >= RELAPSES
         }
     }
 }

@@ -5,7 +5,7 @@
 use super::super::LibraryError;
 use super::super::convolution::{Behind, ConvolutionKey, Pass};
 use super::math::Math;
-use crate::values::Half;
+use crate::values::{Half, Storage};
 use cudarc::cudnn::sys::{self, cudnnStatus_t as Status};
 use std::ffi::c_int;
 use std::ptr;
@@ -75,10 +75,10 @@ pub(super) struct Descriptors {
 impl Descriptors {
     pub fn of(key: &ConvolutionKey) -> Result<Self, LibraryError> {
         use sys::cudnnDataType_t::{CUDNN_DATA_BFLOAT16, CUDNN_DATA_FLOAT, CUDNN_DATA_HALF};
-        let numbers = match (key.pass, key.half()) {
-            (Pass::Weights, _) => CUDNN_DATA_FLOAT,
-            (Pass::Forward(_) | Pass::Inputs, Half::Bf16) => CUDNN_DATA_BFLOAT16,
-            (Pass::Forward(_) | Pass::Inputs, Half::F16) => CUDNN_DATA_HALF,
+        let numbers = match (key.pass, key.reads()) {
+            (Pass::Weights, _) | (_, Storage::F32) => CUDNN_DATA_FLOAT,
+            (Pass::Forward(_) | Pass::Inputs, Storage::Half(Half::Bf16)) => CUDNN_DATA_BFLOAT16,
+            (Pass::Forward(_) | Pass::Inputs, Storage::Half(Half::F16)) => CUDNN_DATA_HALF,
         };
         let shape = key.shape();
         // What is one element deep is told as images: the library has at least four axes.
@@ -148,6 +148,7 @@ impl Descriptors {
 
 #[cfg(test)]
 mod tests {
+    use super::super::super::Numbers;
     use super::super::Cudnn;
     use super::*;
     use dtrain_engine::device::Conv3dShape;
@@ -186,8 +187,8 @@ mod tests {
             (shape([5, 19, 23], [3, 5, 2], [1, 3, 2], [1, 0, 1]), vec![6, 5, 5, 5, 12]),
         ] {
             for pass in [Pass::Forward(Behind::BiasRelu), Pass::Inputs, Pass::Weights] {
-                for half in [Half::Bf16, Half::F16] {
-                    let key = ConvolutionKey::of(pass, half, &shape).expect("it can be told");
+                for reads in [Numbers::Bf16, Numbers::F16, Numbers::Tf32] {
+                    let key = ConvolutionKey::of(pass, reads, &shape).expect("it can be told");
                     let found = output(&key).unwrap_or_else(|error| panic!("{key:?}: {error}"));
                     assert_eq!(found, wanted, "{key:?}");
                     for math in [Math::Default, Math::Tensor, Math::Fma] {

@@ -25,8 +25,8 @@ mod math;
 
 pub use math::Math;
 
-use super::LibraryError;
 use super::convolution::{Behind, ConvolutionKey, Pass};
+use super::{LibraryError, Numbers};
 use cudarc::cudnn::sys::{self, cudnnStatus_t as Status};
 use descriptors::{Descriptors, Made, done};
 use dtrain_engine::device::Write;
@@ -244,8 +244,9 @@ impl CudnnHandle {
         if pinned.version != self.version {
             return Err(unfit(format!("cuDNN {} chose it, and here is {}", pinned.version, self.version)));
         }
-        let half = key.half();
-        if ConvolutionKey::of(key.pass, half, &key.shape()).ok() != Some(key) {
+        let reads = Numbers::of(key.numbers.precision());
+        let told = reads.and_then(|reads| ConvolutionKey::of(key.pass, reads, &key.shape()).ok());
+        if told != Some(key) {
             return Err(unfit("it is no convolution that can be told".to_owned()));
         }
         if !manners(key.pass, pinned.algorithm).contains(&pinned.manner) {
@@ -504,7 +505,6 @@ impl PlannedConvolution {
 mod tests {
     use super::*;
     use crate::libraries::Numbers;
-    use crate::values::Half;
     use dtrain_engine::device::Conv3dShape;
 
     #[test]
@@ -519,7 +519,7 @@ mod tests {
             stride: [1, 2, 1],
             padding: [0, 1, 0],
         };
-        let key = ConvolutionKey::of(pass, Half::Bf16, &shape).expect("it fits");
+        let key = ConvolutionKey::of(pass, Numbers::Bf16, &shape).expect("it fits");
         assert_eq!(key.numbers, Numbers::Bf16);
         let (math, manner) = (Math::Tensor, Manner::Fused);
         let pinned = PinnedConvolution { key, algorithm: 1, math, manner, workspace: 5, version };
