@@ -50,26 +50,18 @@ impl PythonProgram {
         let name = program.getattr(py, "name")?.extract(py)?;
         // What `faulthandler` was told in `_train.py`.
         let stacks = Some(Signal::USR1);
-        let environment = heap().collect();
+        let environment = one_heap().into_iter().collect();
         let python = Program { path: PathBuf::from(path), arguments, environment, stacks };
         let module = py.import("dtrain._native")?.getattr("__file__")?.extract()?;
         Ok(Self { program: Arc::new(program), name, python, module })
     }
 }
 
-/// Has the C library keep one heap for all threads, and what it was given back there, unless the user has said otherwise. Passes are made on a
-/// thread of dtrain's: with a heap of its own it would find nothing of what the trial, on the main thread, has given back there, a tenth of
-/// what a rank takes. And gradients come and go with every pass: given back to the kernel each time, their pages are made anew and zeroed.
-fn heap() -> impl Iterator<Item = (OsString, OsString)> {
-    const MIB: usize = 1 << 20;
-    let wanted = [
-        ("MALLOC_ARENA_MAX", 1),
-        // As large as glibc takes it.
-        ("MALLOC_MMAP_THRESHOLD_", 32 * MIB),
-        ("MALLOC_TRIM_THRESHOLD_", 64 * MIB),
-    ];
-    let unsaid = wanted.into_iter().filter(|(name, _)| std::env::var_os(name).is_none());
-    unsaid.map(|(name, value)| (name.into(), value.to_string().into()))
+/// Has the C library keep one heap for all threads, unless the user has said how many. Passes are made on a thread of dtrain's: with a heap of
+/// its own it would find nothing of what the trial, on the main thread, has given back there, a tenth of what a rank takes.
+fn one_heap() -> Option<(OsString, OsString)> {
+    let name = "MALLOC_ARENA_MAX";
+    std::env::var_os(name).is_none().then(|| (name.into(), "1".into()))
 }
 
 impl ExternalProgram for PythonProgram {
