@@ -20,7 +20,7 @@ impl CudaDevice {
         self.products.noted()
     }
 
-    /// The same for a linear layer: `y = act(x w' + bias) + plus`.
+    /// [`CudaDevice::done_by_library`] of a linear layer: `y = act(x w' + bias) + plus`.
     pub(super) fn linear_by_library(
         &self,
         shape: LinearShape,
