@@ -130,17 +130,27 @@ fn when_all_are_lost_the_run_resumes_from_the_newest_checkpoint() {
 
 #[test]
 fn a_run_whose_ranks_all_die_at_the_same_place_each_time_ends_with_a_word_of_it() {
+    let dies = |times: u32| -> Vec<Planned> {
+        (1..=times).map(|nth| when(FaultKind::CrashAll, Situation::Save, nth, 0)).collect()
+    };
+    let mut relapsed = 0;
     for seed in SEEDS {
-        let dies = |times: u32| -> Vec<Planned> {
-            (1..=times).map(|nth| when(FaultKind::CrashAll, Situation::Save, nth, 0)).collect()
-        };
         finishes(&given(seed, &dies(10)));
+        // Where a disk is quick, some checkpoint is whole before all are dead, and the run gets on.
         let report = given(seed, &dies(400));
         assert_eq!(report.violations, [], "{}", report.story.join("\n"));
-        let Some(Outcome::Failed { others, .. }) = &report.outcome else { panic!("{:?}", report.outcome) };
-        let relapsed = |what: &What| matches!(what, What::Relapsed { times: 11, .. });
-        assert!(others.iter().any(|other| relapsed(&other.what)), "{others:?}");
+        match &report.outcome {
+            Some(Outcome::Failed { others, .. }) => {
+                let is_said = |what: &What| matches!(what, What::Relapsed { times: 11, .. });
+                assert!(others.iter().any(|other| is_said(&other.what)), "{others:?}");
+                relapsed += 1;
+            }
+            _ => {
+                finishes(&report);
+            }
+        }
     }
+    assert!(relapsed > 0, "no run died at the same place again and again");
 }
 
 #[test]
