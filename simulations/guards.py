@@ -51,6 +51,8 @@ GUARDS = [
      "if !(asked || report.instance.is_none_or(obeyed)) {"),
     ("whose silence costs the state is waited for longer", SUPERVISOR + "holders.rs",
      "if needed.contains(&member) { times.progress }", "if needed.contains(&member) && false { times.progress }"),
+    ("a run that relapses again and again ends", SUPERVISOR + "recovery.rs",
+     "(times > MOST_RELAPSES).then_some(", "false.then_some("),
     ("of two apart the one that is needed for the state stays", SUPERVISOR + "recovery.rs",
      "(!needed.contains(member), ", "(needed.is_empty(), "),
     ("an overtaken report says nothing", SUPERVISOR + "mod.rs",

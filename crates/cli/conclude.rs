@@ -56,7 +56,7 @@ pub fn conclude(
             let error = CliError::failed(text.trim_end().to_owned());
             let relapsed = others.iter().any(|other| matches!(other.what, What::Relapsed { .. }));
             let sooner = if relapsed {
-                "checkpoints that come sooner (checkpoint.every) keep what was made; "
+                "if ranks die before a checkpoint is due, a smaller checkpoint.every keeps what they make; "
             } else {
                 ""
             };

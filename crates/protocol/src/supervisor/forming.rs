@@ -264,10 +264,11 @@ impl Supervisor {
             }
             let from = self.start_from();
             let lost = self.progress.committed().0 - from.step().0;
-            let again = self.generation > self.config.first_generation && self.config.taken_over.is_none();
-            if again && let Some((member, what)) = self.relapse(from.step()) {
+            let is_later = self.generation > self.config.first_generation;
+            if is_later && let Some((member, what)) = self.relapse(from.step()) {
                 return self.lost(now, member, what, effects);
             }
+            let again = is_later && self.config.taken_over.is_none();
             if again || lost > 0 {
                 effects.push(SupervisorEffect::Event(Event::Resumed { from: from.step(), lost }));
             }
