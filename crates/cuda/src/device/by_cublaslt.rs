@@ -9,8 +9,8 @@ use crate::driver::DriverError;
 use crate::libraries::Numbers;
 use crate::libraries::cublaslt::{Finish, Matrices, ProductKey, ProductWorkspace, WORKSPACE};
 use crate::operations::{hold, pitch_of, product_of_linear};
-use crate::values::{Storage, Values};
-use dtrain_engine::device::{Activation, LinearShape, Operands, Product};
+use crate::values::{Storage, Values, ValuesMut};
+use dtrain_engine::device::{Activation, LinearShape, Operands, Product, Write};
 
 impl CudaDevice {
     /// The products that a library might be asked for, since the device was made: with what a library chose for them another device
@@ -27,7 +27,7 @@ impl CudaDevice {
         operands: Operands<Values<'_>>,
         activation: Activation,
         plus: Option<Values<'_>>,
-        y: Values<'_>,
+        y: &mut ValuesMut<'_>,
     ) -> bool {
         let Operands { x, w, bias } = operands;
         let finish = match (bias, activation, plus) {
@@ -46,16 +46,17 @@ impl CudaDevice {
         self.done_by_library(&product, [x, w], y, Finished { finish, bias, plus })
     }
 
-    /// Whether a library has done a product, whose result goes to where `c` is: put it on the stream.
+    /// Whether a library has done a product: put it on the stream.
     ///
     /// *Panics* on lengths as [`crate::operations::product`] does.
     pub(super) fn done_by_library(
         &self,
         shape: &Product,
         [a, b]: [Values<'_>; 2],
-        c: Values<'_>,
+        c: &mut ValuesMut<'_>,
         with: Finished<'_>,
     ) -> bool {
+        let c = c.read();
         let Some(key) =
             Numbers::of(self.precision()).and_then(|reads| key_of(reads, shape, c.storage(), with.finish))
         else {
@@ -84,6 +85,8 @@ impl CudaDevice {
             },
         };
         hold(shape, [a.len(), b.len(), c.len()]);
+        let is_exact = shape.write == Write::Set || c.storage() == Storage::F32;
+        assert!(is_exact, "a sum in halves would lose what is added: {shape:?}");
         let Some(written) = stretch(c, c.storage()) else { return false };
         let read = [a_at, b_at, plus, bias];
         let room = WORKSPACE + room_for_copies(&read) + room_for_copies(&[written]);

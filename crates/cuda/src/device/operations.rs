@@ -170,8 +170,8 @@ impl Device for CudaDevice {
         kernels::copy(self.stream(), x, y);
     }
 
-    fn product(&self, shape: &Product, a: Ref<'_>, b: Ref<'_>, c: Mut<'_>) {
-        if self.done_by_library(shape, [a, b], c.read(), Finished::default()) {
+    fn product(&self, shape: &Product, a: Ref<'_>, b: Ref<'_>, mut c: Mut<'_>) {
+        if self.done_by_library(shape, [a, b], &mut c, Finished::default()) {
             return;
         }
         let Some(half) = self.precision.half() else {
@@ -190,8 +190,14 @@ impl Device for CudaDevice {
         });
     }
 
-    fn linear(&self, shape: LinearShape, operands: Operands<Ref<'_>>, activation: Activation, y: Mut<'_>) {
-        if self.linear_by_library(shape, operands, activation, None, y.read()) {
+    fn linear(
+        &self,
+        shape: LinearShape,
+        operands: Operands<Ref<'_>>,
+        activation: Activation,
+        mut y: Mut<'_>,
+    ) {
+        if self.linear_by_library(shape, operands, activation, None, &mut y) {
             return;
         }
         let Some(half) = self.precision.half() else {
@@ -202,7 +208,7 @@ impl Device for CudaDevice {
     }
 
     fn linear_plus(&self, shape: LinearShape, operands: Operands<Ref<'_>>, plus: Ref<'_>, mut y: Mut<'_>) {
-        if self.linear_by_library(shape, operands, Activation::None, Some(plus), y.read()) {
+        if self.linear_by_library(shape, operands, Activation::None, Some(plus), &mut y) {
             return;
         }
         let Some(half) = self.precision.half() else {
@@ -220,10 +226,10 @@ impl Device for CudaDevice {
         shape: LinearShape,
         operands: Operands<Ref<'_>>,
         form: Gelu,
-        z: Mut<'_>,
+        mut z: Mut<'_>,
         y: Mut<'_>,
     ) {
-        if self.linear_by_library(shape, operands, Activation::None, None, z.read()) {
+        if self.linear_by_library(shape, operands, Activation::None, None, &mut z) {
             return kernels::gelu(self.stream(), form, z.read(), y);
         }
         let Some(half) = self.precision.half() else {

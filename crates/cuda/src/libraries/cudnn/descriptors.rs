@@ -148,9 +148,9 @@ impl Descriptors {
 
 #[cfg(test)]
 mod tests {
-    use super::super::super::Numbers;
     use super::super::Cudnn;
     use super::*;
+    use crate::libraries::Numbers;
     use dtrain_engine::device::Conv3dShape;
     use std::path::Path;
 

@@ -504,7 +504,6 @@ impl PlannedConvolution {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::libraries::Numbers;
     use dtrain_engine::device::Conv3dShape;
 
     #[test]
