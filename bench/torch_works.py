@@ -34,16 +34,17 @@ def data():
 
 
 def rate(run):
-    """The median of windows of a second behind the tenth step, as the peer measures. *Units*: samples a second."""
+    """The median of windows of a second behind the tenth step, as the peer measures; all of it, if that is less. *Units*: samples a second."""
     lines = map(json.loads, (Path(run) / "metrics.jsonl").read_text().splitlines())
-    steps = [(line["time"], line["samples"]) for line in lines if line["kind"] == "step"][9:]
-    rates, (begun, seen) = [], (steps[0][0], 0)
-    for time, samples in steps[1:]:
+    (first, _), *steps = [(line["time"], line["samples"]) for line in lines if line["kind"] == "step"][9:]
+    rates, begun, seen = [], first, 0
+    for time, samples in steps:
         seen += samples
         if time - begun >= 1:
             rates.append(seen / (time - begun))
             begun, seen = time, 0
-    return statistics.median(rates)
+    whole = sum(samples for _, samples in steps) / (steps[-1][0] - first)
+    return statistics.median(rates or [whole])
 
 
 if __name__ == "__main__":
