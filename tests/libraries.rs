@@ -24,6 +24,14 @@ impl Machine {
         Some(machine)
     }
 
+    /// The same with cuDNN.
+    fn with_both() -> Option<Self> {
+        let machine = Self::new()?;
+        let fake = std::env::current_exe().expect("a temporary place").with_file_name("libfake_cudnn.so");
+        machine.host.lay("libcudnn.so.9", &fake);
+        Some(machine)
+    }
+
     fn without_library() -> Option<Self> {
         let host = Host::new()?;
         let cache = tempfile::tempdir().expect("a temporary place");
@@ -218,9 +226,7 @@ fn convolutions_have_the_same_bits_in_every_world_and_a_run_keeps_its_algorithms
     if !has_turn(5) {
         return;
     }
-    let Some(machine) = Machine::new() else { return };
-    let fake = std::env::current_exe().expect("a temporary place").with_file_name("libfake_cudnn.so");
-    machine.host.lay("libcudnn.so.9", &fake);
+    let Some(machine) = Machine::with_both() else { return };
     let model = format!("{CNN} steps=4 precision=bf16");
     let one = machine.train(&format!("{model} devices=cuda:0 ranks=1 run_dir=one"));
     one.said("convolutions by cuDNN");
@@ -257,14 +263,13 @@ fn tf32_is_f32_whose_large_products_and_convolutions_a_library_multiplies_the_sa
     if !has_turn(3) {
         return;
     }
-    let Some(machine) = Machine::new() else { return };
-    let fake = std::env::current_exe().expect("a temporary place").with_file_name("libfake_cudnn.so");
-    machine.host.lay("libcudnn.so.9", &fake);
+    let Some(machine) = Machine::with_both() else { return };
     let model = format!("{CNN} steps=4");
     let one = machine.train(&format!("{model} precision=tf32 devices=cuda:0 ranks=1 run_dir=one"));
     one.said("convolutions by cuDNN");
     one.said("large products by cuBLASLt");
-    let kept = std::fs::read_to_string(machine.host.path().join("one/libraries.json")).unwrap();
+    let kept = std::fs::read_to_string(machine.host.path().join("one/libraries.json"));
+    let kept = kept.expect("what was chosen is kept with the run");
     assert!(kept.contains("\"tf32\"") && !kept.contains("f16"), "{kept}");
     for how in [
         "cuda:0,1 ranks=2",
