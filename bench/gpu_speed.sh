@@ -88,7 +88,7 @@ gpt2_alike() {
         fits+=" $mode ${batch:-none}"
         [[ $batch ]] && ((batch < ${least:-batch + 1})) && least=$batch
     done
-    said_fits="batch ${least:-none}, fit$fits"
+    said_fits="batch ${least:-none}, fit$fits" fits_all=$least
     [[ $least ]] || return
     for mode in dtrain eager compiled; do
         batch=$(batch_of "${at[$mode]}")
@@ -114,6 +114,28 @@ gpt2_row() {
     for mode in dtrain eager compiled; do cells+=("$(cell "${at[$mode]}" gpt2 bf16 "$mode")"); done
     used=$(sed -n 's/^model FLOP utilisation \([0-9.]* %\).*/; model FLOP utilisation \1/p' "$out/${at[dtrain]}.log" 2>/dev/null)
     rates "train: gpt2 bf16" "$said_fits$used" "${cells[@]}"
+}
+
+# -- in turn: everybody is started and warm, then a window each, round by round, so that what the GPU does meanwhile hits all alike
+# side MODE ID: its median and spread.
+side() {
+    awk -v mode="$1" '$1 == "turn" && $2 == mode { print $3 " [" $4 "-" $5 "] " $6 }
+        $1 == "lost" && $2 == mode { print (/no room|out of memory/ ? "no room" : "lost") }' "$out/$2.log" 2>/dev/null | head -n 1
+}
+turns() {
+    local work mode name cells words id
+    for work in "${works[@]}"; do
+        name="in turn: $work bf16" id=turns-$work words=()
+        [[ -x $pack/train/step ]] || { skip "$name" "not yet: there is no $pack/train/step"; continue; }
+        [[ $here ]] || { skip "$name" "no GPU"; continue; }
+        [[ $torch ]] || { skip "$name" "no PyTorch"; continue; }
+        [[ $work == gpt2 && ${fits_all:-} ]] && words=(--batch "$fits_all")
+        part "$id" 150 "$python" "$root/bench/gpu_turns.py" --step "$pack/train/step" --python "$python" --work "$work" --precision bf16 \
+            --limit 140 "--ours=${libraries[*]-}" "--peers=--device ${device:-cuda} $peers" ${words[@]+"${words[@]}"}
+        cells=()
+        for mode in dtrain eager compiled; do cells+=("$(side "$mode" "$id")"); done
+        row "$name" "$state" "$took" "${cells[@]}" "$said"
+    done
 }
 
 # -- losses on the same text from the same start
@@ -168,7 +190,7 @@ modes() {
 # -- all of it: the compiler comes last, which takes longest
 id_of() { if [[ $3 == dtrain ]]; then echo "train-$1-$2-dtrain"; else echo "train-$1-$3"; fi; }
 measure_speed() {
-    local work precision cells gpt2='' late=''
+    local work precision cells gpt2='' late='' fits_all=''
     for work in "${works[@]}"; do
         [[ $work == gpt2 ]] && gpt2=1
         for precision in $(precisions "$work"); do
@@ -190,13 +212,14 @@ measure_speed() {
         if [[ $work == gpt2 ]]; then
             read -ra cells <<<"$(halves)"
         elif ((deadline - SECONDS < 45 * ${#works[@]})); then
-            # dtrain has no tf32 to be compared.
+            # Its compiler takes longest; the products of tf32 are the same library's in both of its modes.
             late=1 cells=(--precisions f32 bf16)
         fi
         theirs "$(id_of "$work" "" compiled)" "$work" compiled ${cells[@]+"${cells[@]}"}
     done
     rows_of_rates
     [[ $gpt2 ]] && curve f32
+    turns
     look_closer
 }
 rows_of_rates() {

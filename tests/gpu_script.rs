@@ -18,6 +18,7 @@ const DTRAIN: &str = r#"case "$*" in
         echo '{"event":"check","check":"nvrtc","verdict":"ok","found":"13.0 at /opt/my cuda/libnvrtc.so.13 (CUDA_HOME)","details":{}}'
         echo '{"event":"check","check":"nccl","verdict":"ok","found":"2.30.4 at /opt/libnccl.so.2 (Python)","details":{"path":"/no"}}';;
     "train --json "*"devices=cuda:0 backend=host ranks="[124]" run_dir="*) echo '{"event":"summary","digest":"abc123","steps":20}';;
+    "train --json "*" precision=tf32 ranks="[12]" run_dir="*) echo '{"event":"summary","digest":"fed321","steps":40}';;
     *) exit 2;;
 esac"#;
 const KERNELS: &str = r#"echo "compiled $2 with $1""#;
@@ -45,6 +46,12 @@ echo "rate $work $p dtrain 4000.5 samples/s batch ${batch:-64}"
 echo "shares: 3 launches of 2 kernels take 2.500 ms of a step of 3.000 ms"
 echo "share 80.0 2.000 1 product"; echo "share 20.0 0.500 2 fill""#;
 const PYTHON: &str = r#"[ "$1" = -c ] && { echo "PyTorch 9.9"; exit 0; }
+case $1 in *gpu_turns.py)
+    echo "turn dtrain 30.5 29.0 31.0 samples/s batch 128"; echo "turn eager 20.0 19.5 20.5 samples/s batch 128"
+    [[ "$*" == *" --work mlp "*"--peers=--device cuda "* ]] && { echo "lost compiled no | triton"; echo "1.53 [1.41-1.59] x eager, SM 1700-1980 MHz"; exit; }
+    [[ "$*" == *" --work gpt2 "*" --batch 32" ]] || { echo "no batch of gpt2"; exit 3; }
+    echo "turn compiled 10.0 9.0 11.0 tokens/s batch 32"; echo "3.05 [2.64-3.44] x compiled"; exit;;
+esac
 shift; work= mode=eager device= batch= curve= fill=
 while [ $# -gt 0 ]; do
     case $1 in
@@ -204,7 +211,10 @@ fn a_part_that_hangs_or_fails_costs_only_itself_and_is_named_with_its_last_line(
     for ranks in [1, 2] {
         row(&table, &format!("digest: nccl, ranks {ranks}"), "ok", "def456");
     }
-    row(&table, "digests agree", "ok", "16 runs");
+    for ranks in [1, 2] {
+        row(&table, &format!("digest: tf32, ranks {ranks}"), "ok", "fed321");
+    }
+    row(&table, "digests agree", "ok", "18 runs");
 
     let (ours, theirs) = ("4000.5 samples/s", "2000.0 samples/s");
     rates(&table, "train: mlp f32", [ours, theirs, "1000.0 samples/s"]);
@@ -228,6 +238,12 @@ fn a_part_that_hangs_or_fails_costs_only_itself_and_is_named_with_its_last_line(
         "failed (exit code 1)",
         "no room: batch 512: no 7 bytes left",
     );
+    let spread = "30.5 [29.0-31.0] samples/s";
+    rates(&table, "in turn: gpt2 bf16", [spread, "20.0 [19.5-20.5] samples/s", "10.0 [9.0-11.0] tokens/s"]);
+    row(&table, "in turn: gpt2 bf16", "ok", "3.05 [2.64-3.44] x compiled");
+    rates(&table, "in turn: mlp bf16", [spread, "20.0 [19.5-20.5] samples/s", "lost"]);
+    row(&table, "in turn: mlp bf16", "ok", "1.53 [1.41-1.59] x eager, SM 1700-1980 MHz");
+    row(&table, "in turn: cnn bf16", "failed (exit code 3)", "no batch of gpt2");
     row(&table, "exact against ncclAllReduce, ranks 2", "ok", "worst 1.031 at 4 MiB");
     row(&table, "loss curve: gpt2 bf16", "ok", "60 steps from 99.500; at most 0.25 % apart (step 60)");
     row(&table, "loss curve: gpt2 f32", "failed (they differ)", "last ten 45.0000 and 45.1000: 0.22 %");
@@ -250,6 +266,66 @@ fn a_part_that_hangs_or_fails_costs_only_itself_and_is_named_with_its_last_line(
     assert_eq!(bench.left_over(), Vec::<String>::new(), "the part that hung was not ended whole");
     let log = bench.text("out/conformance-3-fails.log");
     assert!(log.contains("something\n"), "{log}");
+}
+
+/// Sides that write down when they were asked for a window; the compiled one ends in its second.
+const TURNS_OF_DTRAIN: &str = r#"[ "$*" = "--work gpt --seconds 0.5 --turns 3 --batch 8 --precision bf16 --library 1" ] || exit 9
+echo "some word"; echo "ready samples/s batch 8"
+for rate in 30.0 33.0 27.0; do read -r; echo dtrain >>"$ASKED"; echo "window $rate"; done"#;
+const TURNS_OF_PYTORCH: &str = r#"mode=${*: -2:1}
+echo "PyTorch 9.9"; echo "ready samples/s batch 8"
+while read -r; do
+    echo "$mode" >>"$ASKED"
+    [ "$mode$((++n))" = compiled2 ] && { echo "lost gpt bf16 compiled no room: batch 8: CUDA out of memory"; exit 1; }
+    echo "window 20.0"
+done"#;
+
+#[test]
+fn sides_are_asked_in_turn_and_one_that_is_lost_costs_only_itself() {
+    if Command::new("python3").arg("--version").output().is_err() {
+        eprintln!("skipped: there is no python3");
+        return;
+    }
+    let bench = Bench::new();
+    bench.stub("pack/train/step", TURNS_OF_DTRAIN);
+    bench.stub("bin/python", TURNS_OF_PYTORCH);
+    bench.stub(
+        "bin/nvidia-smi",
+        "while :; do echo '1980, 2619, 600.10, 55'; echo '1755, 2619, [N/A], 61'; sleep 0.02; done",
+    );
+    let turns = |step: &str| {
+        let mut command = Command::new("python3");
+        command
+            .arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("bench/gpu_turns.py"))
+            .arg("--step")
+            .arg(bench.at(step));
+        command
+            .args("--work gpt --batch 8 --rounds 3 --seconds 0.5 --peers=--device=cpu".split(' '))
+            .arg("--ours=--library 1");
+        command.arg("--python").arg(bench.at("bin/python")).env("ASKED", bench.at("asked"));
+        command.env("PATH", format!("{}:{}", bench.at("bin").display(), std::env::var("PATH").unwrap()));
+        command.output().unwrap()
+    };
+    let run = turns("pack/train/step");
+    let (words, log) = (String::from_utf8(run.stdout).unwrap(), String::from_utf8_lossy(&run.stderr));
+    assert_eq!(run.status.code(), Some(0), "{words}\n{log}");
+    let clocks = "SM 1980-1980 MHz, memory 2619-2619 MHz, 600-600 W, 55-55 C";
+    let want = format!(
+        "turn dtrain 30.0 27.0 33.0 samples/s batch 8\nturn eager 20.0 20.0 20.0 samples/s batch 8\n\
+         turn compiled 20.0 20.0 20.0 samples/s batch 8\nlost compiled no room: batch 8: CUDA out of memory\n\
+         ratio eager 1.500 1.350 1.650\nratio compiled 1.500 1.500 1.500\nclocks {clocks}\n\
+         1.50 [1.35-1.65] x eager, 1.50 [1.50-1.50] x compiled, \
+         compiled was lost: no room: batch 8: CUDA out of memory, {clocks}\n"
+    );
+    assert_eq!(words, want, "{log}");
+    let round = ["dtrain", "eager", "compiled"];
+    let asked = bench.text("asked");
+    assert_eq!(asked.lines().collect::<Vec<_>>(), [&round[..], &round, &round[..2]].concat());
+    // Without its own side there is nothing to compare.
+    let run = turns("pack/nothing");
+    assert_eq!(run.status.code(), Some(1));
+    let words = String::from_utf8(run.stdout).unwrap();
+    assert!(words.starts_with("lost dtrain ") && words.contains("pack/nothing: No such file"), "{words}");
 }
 
 #[test]

@@ -8,6 +8,9 @@ costs only itself, and the exit code is then 1. The number is the median of the 
 Compiled is `torch.compile(mode="reduce-overhead")`, the loss inside; where the compiler makes no CUDA graphs the note says so.
 `bench/gpu.sh` runs it; `--device cpu --seconds 0` tries it where there is no GPU.
 
+`--turns N` says `ready UNIT batch BATCH` and measures a window, `window NUMBER`, whenever a line of standard input asks for one, as dtrain's
+`train_step` does; of one precision only.
+
 `--curve FILE` trains gpt2 on the bytes of a text instead, from the start and on the batches of dtrain's `train_step --curve`, and
 prints `loss STEP VALUE`.
 """
@@ -34,6 +37,7 @@ def arguments():
     parser.add_argument("--windows", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=0.3, help="length of one timed window")
     parser.add_argument("--batch", type=int, help="not the workload's own: eager and in bf16 only, unless it is gpt2")
+    parser.add_argument("--turns", type=int, metavar="N", help="so many windows, each when a line of standard input asks for it")
     parser.add_argument("--fill", type=int, metavar="BATCH", help="behind the rest bf16 once more, with this batch")
     parser.add_argument("--batches", type=int, nargs="+", default=[64, 32, 16, 8], help="of gpt2: the first that fits")
     parser.add_argument("--context", type=int, default=1024, help="of gpt2")
@@ -44,7 +48,9 @@ def arguments():
     args = parser.parse_args()
     if args.curve and args.work != GPT2:
         parser.error("only gpt2 learns a text")
-    if args.batch and args.work != GPT2:
+    if args.turns and len(args.precisions or []) != 1:
+        parser.error("windows in turn are of one precision: --precisions")
+    if args.batch and args.work != GPT2 and not args.turns:
         if args.mode == "compiled":
             parser.error("only gpt2 is compiled for another batch")
         args.precisions = ["bf16"]
@@ -108,7 +114,20 @@ def timed(step, steps, args):
     return time.perf_counter() - start
 
 
-def measure(work, rows, args, precision):
+def windows(step, rows, steps, args, ready):
+    """Rows a second of each window: at once, or whenever a line of standard input asks for one."""
+    if not args.turns:
+        return [rows * steps / timed(step, steps, args) for _ in range(args.windows)]
+    print(f"ready {ready}", flush=True)
+    rates = []
+    # Not `for line in sys.stdin`: that may wait for more than one.
+    while len(rates) < args.turns and sys.stdin.readline():
+        rates.append(rows * steps / timed(step, steps, args))
+        print(f"window {rates[-1]:.1f}", flush=True)
+    return rates
+
+
+def measure(work, rows, args, precision, ready):
     """Rows a second of each window in order; none where only the compiler was to be warmed."""
     x, y = work.x.to(args.device), work.y.to(args.device)
     train = trainer(work.model.to(args.device), args, precision)
@@ -118,8 +137,8 @@ def measure(work, rows, args, precision):
         wait(args)
         return []
     once = min(timed(step, 1, args) for _ in range(2 if args.seconds == 0 else 8))
-    steps = max(1, int(args.seconds / once))
-    rates = sorted(rows * steps / timed(step, steps, args) for _ in range(args.windows))
+    steps = max(10 if args.seconds else 1, int(args.seconds / once))
+    rates = sorted(windows(step, rows, steps, args, ready))
     last = float(step())
     # The batch never changes, so a step that really trains makes its loss smaller.
     if not last < first:
@@ -162,8 +181,8 @@ def attempt(args, precision, batch):
         work, rows, unit = models.gpt2(batch, args.context), batch * args.context, "tokens/s"
     else:
         work, rows, unit = models.work(args.work, batch), batch, "samples/s"
-    rates = measure(work, rows, args, precision)
-    if rates:
+    rates = measure(work, rows, args, precision, f"{unit} batch {batch}")
+    if rates and not args.turns:
         tell(args, precision, rates, unit, f"batch {batch}")
 
 

@@ -17,6 +17,8 @@ pub struct Asked {
     pub batch: Option<usize>,
     /// So many kernels that take the largest shares of a step are listed.
     pub shares: usize,
+    /// So many windows, each when a line of standard input asks for it, instead of one now.
+    pub turns: usize,
     /// Whether libraries do the products and convolutions that they are faster at, chosen now.
     pub library: bool,
     /// The text to learn, instead of measuring.
@@ -27,7 +29,8 @@ pub struct Asked {
     pub gpt2: GptOptions,
 }
 
-const NAMES: &str = "--work, --precision, --seconds, --batch, --shares, --library, --curve, --steps, --width";
+const NAMES: &str =
+    "--work, --precision, --seconds, --batch, --shares, --turns, --library, --curve, --steps, --width";
 
 /// A number in a range, or what is wrong with it.
 fn number<T: FromStr + PartialOrd>(value: &str, least: T, most: T, what: &str) -> Result<T, String> {
@@ -43,6 +46,7 @@ impl Asked {
             time: Duration::from_secs(2),
             batch: None,
             shares: 0,
+            turns: 0,
             library: false,
             curve: None,
             steps: 60,
@@ -69,6 +73,7 @@ impl Asked {
             }
             "--batch" => self.batch = Some(number(value, 1, 1 << 20, "batch")?),
             "--shares" => self.shares = number(value, 1, 1000, "number of kernels")?,
+            "--turns" => self.turns = number(value, 1, 1000, "number of windows")?,
             "--library" => self.library = number(value, 0, 1, "0 or 1")? == 1,
             "--curve" => self.curve = Some(value.into()),
             "--steps" => self.steps = number(value, 1, 1_000_000, "number of steps")?,
@@ -91,6 +96,7 @@ impl Asked {
     pub fn precision(&self) -> Result<Precision, String> {
         match self.precision.as_str() {
             "f32" => Ok(Precision::F32),
+            "tf32" => Ok(Precision::Tf32),
             "bf16" => Ok(Precision::Bf16),
             "f16" => Ok(Precision::F16),
             precision => Err(format!("there are no products in {precision}")),

@@ -13,7 +13,9 @@
 //! `--library 1` has cuBLASLt and cuDNN, which `DTRAIN_CUBLASLT` and `DTRAIN_CUDNN` name, do the products and convolutions that they are
 //! faster at; those are chosen first, and listed.
 //! `--batch N` takes another batch; of GPT-2 it is the largest of 64, 32, 16 and 8 that there is room for. `--shares N` lists the kernels
-//! that take most of a step. `--curve FILE --steps N` trains GPT-2 on a text and prints its losses instead.
+//! that take most of a step. `--turns N` says `ready UNIT batch BATCH` and measures a window, `window NUMBER`, whenever a line of standard
+//! input asks for one: whoever asks others in between (`bench/gpu_turns.py`) compares them on one GPU at one time.
+//! `--curve FILE --steps N` trains GPT-2 on a text and prints its losses instead.
 
 #[path = "../../tests/on_gpu/machine.rs"]
 mod machine;
@@ -39,19 +41,45 @@ use std::time::{Duration, Instant};
 /// Steps that are not counted: memory, caches and clocks settle.
 const WARM_UP: u64 = 10;
 
-/// Steps a second.
-fn rate(started: &mut Started, time: Duration) -> f64 {
+/// The least number of steps of a window, unless it is to be as short as can be.
+const LEAST: u64 = 10;
+
+/// Begins, and makes the steps that are not counted.
+fn warm(started: &mut Started) -> u64 {
     started.begin();
     (1..=WARM_UP).for_each(|number| started.step(number));
     started.finish();
+    WARM_UP
+}
+
+/// Steps a second of a window behind `done` steps, and how many have been done then.
+fn window(started: &mut Started, done: u64, time: Duration) -> (f64, u64) {
+    let least = if time.is_zero() { 1 } else { LEAST };
     let (begun, mut steps) = (Instant::now(), 0);
-    while begun.elapsed() < time || steps == 0 {
+    while begun.elapsed() < time || steps < least {
         steps += 1;
-        started.step(WARM_UP + steps);
+        started.step(done + steps);
     }
     // As in PyTorch's loop, nobody waits for a step but the last one.
     started.finish();
-    steps as f64 / begun.elapsed().as_secs_f64()
+    (steps as f64 / begun.elapsed().as_secs_f64(), done + steps)
+}
+
+/// Steps a second.
+fn rate(started: &mut Started, time: Duration) -> f64 {
+    let done = warm(started);
+    window(started, done, time).0
+}
+
+/// A window whenever somebody asks for one. *Blocks* for the next line of standard input, until there is none or all are measured.
+fn in_turns(started: &mut Started, asked: &Asked) {
+    let (mut done, each) = (warm(started), started.of_a_step() as f64);
+    println!("ready {} batch {}", started.unit, started.data.batch().rows);
+    for _asked in std::io::stdin().lines().map_while(Result::ok).take(asked.turns) {
+        let (steps, so_far) = window(started, done, asked.time);
+        done = so_far;
+        println!("window {:.1}", steps * each);
+    }
 }
 
 /// What the tensor cores of a GPU do with dense halves, by its name. *Units*: operations a second. *Source*: data sheets.
@@ -81,6 +109,10 @@ fn measure(asked: &Asked, precision: Precision, machine: &Machine) -> Result<(),
     let libraries = if asked.library { chosen(asked, precision, &gpu)? } else { Libraries::default() };
     let with = |device: CudaDevice| device.with_libraries(&libraries);
     let mut started = Started::new(asked, precision, || with(CudaDevice::new(&gpu, precision)?))?;
+    if asked.turns > 0 {
+        in_turns(&mut started, asked);
+        return Ok(());
+    }
     let (rows, unit, each) = (started.data.batch().rows, started.unit, started.of_a_step() as f64);
     let steps = rate(&mut started, asked.time);
     if let Some(words) = utilisation(&started, asked, steps * each) {
