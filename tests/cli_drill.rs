@@ -308,7 +308,7 @@ impl TwoHosts {
 
 #[test]
 fn a_host_that_is_cut_off_costs_nothing_and_comes_back() {
-    if !has_turn(1) {
+    if !has_turn(8) {
         return;
     }
     if !can_partition() {

@@ -65,7 +65,7 @@ fn on_gpus(run: &Finished) -> bool {
 
 #[test]
 fn auto_takes_gpus_and_nccl_whose_test_has_passed_once_for_each_driver() {
-    if !has_turn(1) {
+    if !has_turn(2) {
         return;
     }
     let Some(machine) = Machine::new() else { return };
