@@ -97,7 +97,12 @@ fn build(source: &str, folder: &Path) -> Result<Vec<u8>, (c_int, String)> {
     let failed = |error: std::io::Error| (INTERNAL, error.to_string());
     let compiler = compiler().ok_or((INTERNAL, "no C++ compiler (c++, g++, clang++, or CXX)".to_owned()))?;
     let kept = compiled::kept(&compiler, &[SHIM[0].1, SHIM[1].1, source]);
-    if let Some(found) = kept.as_ref().and_then(|kept| std::fs::read(kept).ok()) {
+    let found = || kept.as_ref().and_then(|kept| std::fs::read(kept).ok());
+    if let Some(found) = found() {
+        return Ok(found);
+    }
+    let _building = kept.as_deref().and_then(compiled::building);
+    if let Some(found) = found() {
         return Ok(found);
     }
     let [plain, whole, image] = ["plain.cpp", "whole.cpp", "image.so"].map(|name| folder.join(name));
@@ -112,8 +117,8 @@ fn build(source: &str, folder: &Path) -> Result<Vec<u8>, (c_int, String)> {
     std::fs::write(&whole, text).map_err(failed)?;
     SHIM.iter().try_for_each(|(name, text)| std::fs::write(folder.join(name), text)).map_err(failed)?;
     run(Command::new(&compiler).args(compiled::flags()).arg("-o").args([&image, &whole]))?;
-    if let Some(kept) = kept {
-        compiled::keep(&kept, &image);
+    if let Some(kept) = &kept {
+        compiled::keep(kept, &image);
     }
     std::fs::read(&image).map_err(failed)
 }

@@ -3,6 +3,7 @@
 //! The bits are the same whatever the options, since none of them lets the compiler change the order of a sum or fuse what is not
 //! fused in the text.
 
+use std::fs::File;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::{Path, PathBuf};
 
@@ -29,6 +30,14 @@ pub fn kept(compiler: &str, texts: &[&str]) -> Option<PathBuf> {
     let folder = target.join("stand-in");
     std::fs::create_dir_all(&folder).ok()?;
     Some(folder.join(format!("{:016x}.so", hasher.finish())))
+}
+
+/// Whoever wants the same library meanwhile *blocks* here until this is dropped, and finds it then: in an empty folder the first tests
+/// want the same forty, and each of them would build them all. `None` where files cannot be locked.
+pub fn building(kept: &Path) -> Option<File> {
+    let file = File::create(kept.with_extension("lock")).ok()?;
+    file.lock().ok()?;
+    Some(file)
 }
 
 /// Keeps a library, whole or not at all: another process may look for it now.

@@ -112,9 +112,14 @@ impl Built {
             .map(|name| std::fs::read_to_string(shim.join(name)).expect("it stands there"));
         let library = folder.join("kernels.so");
         let kept = compiled::kept(&compiler.to_string_lossy(), &[&words, &tensor, source]);
-        if let Some(kept) = kept.as_ref().filter(|kept| kept.is_file()) {
-            // A copy each: a library is loaded once under one name, with the variables of its threads.
-            std::fs::copy(kept, &library).expect("the folder is ours");
+        // A copy each: a library is loaded once under one name, with the variables of its threads.
+        let found =
+            || kept.as_ref().is_some_and(|kept| kept.is_file() && std::fs::copy(kept, &library).is_ok());
+        if found() {
+            return library;
+        }
+        let _building = kept.as_deref().and_then(compiled::building);
+        if found() {
             return library;
         }
         let path = folder.join("kernels.cpp");
@@ -128,8 +133,8 @@ impl Built {
             .output()
             .expect("the compiler starts");
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-        if let Some(kept) = kept {
-            compiled::keep(&kept, &library);
+        if let Some(kept) = &kept {
+            compiled::keep(kept, &library);
         }
         library
     }
