@@ -3,6 +3,7 @@
 //! To see what noticed: `cargo test -p dtrain-cuda --test mutations -- --nocapture`. Needs a C++ compiler; without one these
 //! tests say so and pass. `DTRAIN_MUTATIONS=2/3` tries the second third of each file's changes, for those who come back often.
 
+mod share;
 mod stand_in;
 
 use dtrain_cuda::kernels::*;
@@ -416,14 +417,6 @@ fn said(change: &Change, built: &Built, index: usize) -> Vec<String> {
     q.end().0
 }
 
-/// Which share of the changes is tried, counted from 1, and of how many.
-fn share() -> (usize, usize) {
-    let Ok(asked) = std::env::var("DTRAIN_MUTATIONS") else { return (1, 1) };
-    let share = asked.split_once('/').and_then(|(which, of)| Some((which.parse().ok()?, of.parse().ok()?)));
-    let share = share.filter(|&(which, of)| 1 <= which && which <= of);
-    share.unwrap_or_else(|| panic!("DTRAIN_MUTATIONS is {asked:?}, not like 2/3"))
-}
-
 /// Every change of one file is noticed, or of the share that is asked for.
 fn noticed(name: &str) {
     if compiler().is_none() {
@@ -441,7 +434,7 @@ fn noticed(name: &str) {
                 kernel.name
             );
         }
-        let (which, of) = share();
+        let (which, of) = share::asked("DTRAIN_MUTATIONS");
         let changes: Vec<&Change> = changes.into_iter().skip(which - 1).step_by(of).collect();
         if !changes.is_empty() {
             all_are_noticed(file, &changes);

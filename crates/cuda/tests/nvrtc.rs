@@ -4,6 +4,8 @@
 //! takes: `cargo test -p dtrain-cuda --test nvrtc -- --nocapture`. `DTRAIN_NVRTC_ARCHITECTURES=sm_90a` compiles for fewer GPUs,
 //! `DTRAIN_NVRTC_FILES=2/3` the second third of the files, for those who come back often.
 
+mod share;
+
 use dtrain_cuda::kernels::{FILES, KERNELS};
 use dtrain_cuda::nvrtc::{Nvrtc, NvrtcError, Resources};
 use std::collections::BTreeMap;
@@ -22,13 +24,9 @@ fn architectures() -> Vec<&'static str> {
         .collect()
 }
 
-/// Which share of the files is asked for, of how many.
-fn share() -> (usize, usize) {
-    let Ok(asked) = std::env::var("DTRAIN_NVRTC_FILES") else { return (1, 1) };
-    let share = asked.split_once('/').and_then(|(one, of)| Some((one.parse().ok()?, of.parse().ok()?)));
-    share
-        .filter(|(one, of)| (1..=*of).contains(one))
-        .unwrap_or_else(|| panic!("DTRAIN_NVRTC_FILES is {asked:?}, not like 2/3"))
+/// Which share of the files is compiled, and of how many.
+fn files() -> (usize, usize) {
+    share::asked("DTRAIN_NVRTC_FILES")
 }
 
 /// Bytes that a kernel may spill, stores and loads together: a few words where the compiler wants all threads of a
@@ -62,7 +60,7 @@ fn compiled(nvrtc: &Nvrtc, architecture: &str) -> BTreeMap<String, Resources> {
 
 /// Of every second file that is asked for, from this one on.
 fn compiled_from(nvrtc: &Nvrtc, architecture: &str, from: usize) -> BTreeMap<String, Resources> {
-    let (mut all, (one, of)) = (BTreeMap::new(), share());
+    let (mut all, (one, of)) = (BTreeMap::new(), files());
     for file in FILES.iter().skip(one - 1).step_by(of).skip(from).step_by(2) {
         let cubin =
             nvrtc.compile(file.name, &file.source(), architecture).unwrap_or_else(|error| panic!("{error}"));
@@ -86,7 +84,7 @@ fn every_kernel_compiles_for_every_architecture_and_stays_in_registers() {
     let (major, minor) = nvrtc.version();
     println!("NVRTC {major}.{minor}; registers a thread, bytes of spills, bytes of shared memory a block");
     println!("{:28} {}", "kernel", names.iter().map(|name| format!("{name:>18}")).collect::<String>());
-    let whole = share() == (1, 1);
+    let whole = files() == (1, 1);
     for kernel in KERNELS {
         if !whole && tables.iter().all(|table| !table.contains_key(kernel.name)) {
             continue;
