@@ -119,19 +119,21 @@ gpt2_row() {
 # -- in turn: everybody is started and warm, then a window each, round by round, so that what the GPU does meanwhile hits all alike
 # side MODE ID: its median and spread.
 side() {
-    awk -v mode="$1" '$1 == "turn" && $2 == mode { print $3 " [" $4 "-" $5 "] " $6 }
-        $1 == "lost" && $2 == mode { print (/no room|out of memory/ ? "no room" : "lost") }' "$out/$2.log" 2>/dev/null | head -n 1
+    sed -n "s/^turn $1 \(.*\) batch .*/\1/p; /^lost $1 .*\(no room\|out of memory\)/s/.*/no room/p; s/^lost $1 .*/lost/p" "$out/$2.log" 2>/dev/null |
+        head -n 1
 }
 turns() {
-    local work mode name cells words id
+    local work mode name cells words id left
     for work in "${works[@]}"; do
         name="in turn: $work bf16" id=turns-$work words=()
         [[ -x $pack/train/step ]] || { skip "$name" "not yet: there is no $pack/train/step"; continue; }
         [[ $here ]] || { skip "$name" "no GPU"; continue; }
         [[ $torch ]] || { skip "$name" "no PyTorch"; continue; }
         [[ $work == gpt2 && ${fits_all:-} ]] && words=(--batch "$fits_all")
+        # It stops by itself in time to tell what it has.
+        left=$((deadline - SECONDS - 10))
         part "$id" 150 "$python" "$root/bench/gpu_turns.py" --step "$pack/train/step" --python "$python" --work "$work" --precision bf16 \
-            --limit 140 "--ours=${libraries[*]-}" "--peers=--device ${device:-cuda} $peers" ${words[@]+"${words[@]}"}
+            --limit $((left < 140 ? left : 140)) "--ours=${libraries[*]-}" "--peers=--device ${device:-cuda} $peers" ${words[@]+"${words[@]}"}
         cells=()
         for mode in dtrain eager compiled; do cells+=("$(side "$mode" "$id")"); done
         row "$name" "$state" "$took" "${cells[@]}" "$said"
@@ -219,8 +221,8 @@ measure_speed() {
     done
     rows_of_rates
     [[ $gpt2 ]] && curve f32
-    turns
     look_closer
+    turns
 }
 rows_of_rates() {
     local work precision mode cells

@@ -3,8 +3,8 @@
 
     bench/gpu_turns.py --step gpu-pack/train/step --work gpt2 --precision bf16 --batch 32
 
-`turn MODE MEDIAN LEAST MOST UNIT batch BATCH` for each side, `ratio MODE MEDIAN LEAST MOST` of dtrain to it in one round, above 1 where
-dtrain is faster; `lost MODE WHY` for a side that did not come so far, which costs only itself. Where `nvidia-smi` is, `clocks`
+`turn MODE MEDIAN [LEAST-MOST] UNIT batch BATCH` for each side, `ratio MODE MEDIAN [LEAST-MOST]` of dtrain to it in one round, above 1 where
+dtrain is faster (of one window no range); `lost MODE WHY` for a side that did not come so far, which costs only itself. Where `nvidia-smi` is, `clocks`
 says what the GPU ran at meanwhile. The last line sums it up. The exit code is 0 if dtrain and one other were measured.
 
 What all of them keep lies on the GPU at once: `--batch` is for one in which all have room.
@@ -14,11 +14,12 @@ import os
 import queue
 import re
 import shutil
-import statistics
 import subprocess
 import sys
 import threading
 import time
+
+from measure import hundredths, spread
 
 PEER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "peers/torch_gpu.py")
 
@@ -107,10 +108,6 @@ class Clocks:
         return ", ".join(name.format(f"{min(of):.0f}-{max(of):.0f}") for name, of in zip(names, zip(*self.rows)))
 
 
-def spread(values, form):
-    return " ".join(form.format(value) for value in (statistics.median(values), min(values), max(values)))
-
-
 def arguments():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--step", required=True, help="dtrain's side, the example train_step of crates/cuda")
@@ -151,14 +148,14 @@ def tell(sides):
     ours, ratios = sides[0], {}
     for side in sides:
         if side.rates:
-            print(f"turn {side.mode} {spread(side.rates, '{:.1f}')} {side.ready}")
+            print(f"turn {side.mode} {spread(side.rates, '{:.1f}'.format)} {side.ready}")
         if side.why:
             print(f"lost {side.mode} {side.why}")
     for side in sides[1:]:
         pairs = [mine / theirs for mine, theirs in zip(ours.rates, side.rates)]
         if pairs:
             ratios[side.mode] = pairs
-            print(f"ratio {side.mode} {spread(pairs, '{:.3f}')}")
+            print(f"ratio {side.mode} {spread(pairs, '{:.3f}'.format)}")
     return ratios
 
 
@@ -177,7 +174,7 @@ def main():
     ratios = tell(sides)
     if said:
         print(f"clocks {said}")
-    words = [f"{statistics.median(pairs):.2f} [{min(pairs):.2f}-{max(pairs):.2f}] x {mode}" for mode, pairs in ratios.items()]
+    words = [f"{spread(pairs, hundredths)} x {mode}" for mode, pairs in ratios.items()]
     words += [f"{side.mode} was lost: {side.why}" for side in sides if side.why]
     print(", ".join([*words, *([said] if said else [])]))
     sys.exit(0 if ratios else 1)

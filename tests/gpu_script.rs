@@ -47,10 +47,10 @@ echo "shares: 3 launches of 2 kernels take 2.500 ms of a step of 3.000 ms"
 echo "share 80.0 2.000 1 product"; echo "share 20.0 0.500 2 fill""#;
 const PYTHON: &str = r#"[ "$1" = -c ] && { echo "PyTorch 9.9"; exit 0; }
 case $1 in *gpu_turns.py)
-    echo "turn dtrain 30.5 29.0 31.0 samples/s batch 128"; echo "turn eager 20.0 19.5 20.5 samples/s batch 128"
+    echo "turn dtrain 30.5 [29.0-31.0] samples/s batch 128"; echo "turn eager 20.0 [19.5-20.5] samples/s batch 128"
     [[ "$*" == *" --work mlp "*"--peers=--device cuda "* ]] && { echo "lost compiled no | triton"; echo "1.53 [1.41-1.59] x eager, SM 1700-1980 MHz"; exit; }
     [[ "$*" == *" --work gpt2 "*" --batch 32" ]] || { echo "no batch of gpt2"; exit 3; }
-    echo "turn compiled 10.0 9.0 11.0 tokens/s batch 32"; echo "3.05 [2.64-3.44] x compiled"; exit;;
+    echo "turn compiled 10.0 [9.0-11.0] tokens/s batch 32"; echo "3.05 [2.64-3.44] x compiled"; exit;;
 esac
 shift; work= mode=eager device= batch= curve= fill=
 while [ $# -gt 0 ]; do
@@ -110,10 +110,15 @@ impl Bench {
         fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
     }
 
+    /// Where programs are looked for: the stubs are found first.
+    fn search_path(&self) -> String {
+        format!("{}:{}", self.at("bin").display(), std::env::var("PATH").expect("a PATH"))
+    }
+
     fn script(&self, limits: &[&str]) -> Command {
         let mut command = Command::new(Path::new(env!("CARGO_MANIFEST_DIR")).join("bench/gpu.sh"));
         command.arg("--from").arg(self.at("pack")).arg("--python").arg(self.at("bin/python")).args(limits);
-        command.env("PATH", format!("{}:{}", self.at("bin").display(), std::env::var("PATH").unwrap()));
+        command.env("PATH", self.search_path());
         command.env("OUT", self.at("out")).env("PIDS", self.at("pids"));
         command
     }
@@ -303,18 +308,17 @@ fn sides_are_asked_in_turn_and_one_that_is_lost_costs_only_itself() {
             .args("--work gpt --batch 8 --rounds 3 --seconds 0.5 --peers=--device=cpu".split(' '))
             .arg("--ours=--library 1");
         command.arg("--python").arg(bench.at("bin/python")).env("ASKED", bench.at("asked"));
-        command.env("PATH", format!("{}:{}", bench.at("bin").display(), std::env::var("PATH").unwrap()));
-        command.output().unwrap()
+        command.env("PATH", bench.search_path()).output().unwrap()
     };
     let run = turns("pack/train/step");
     let (words, log) = (String::from_utf8(run.stdout).unwrap(), String::from_utf8_lossy(&run.stderr));
     assert_eq!(run.status.code(), Some(0), "{words}\n{log}");
     let clocks = "SM 1980-1980 MHz, memory 2619-2619 MHz, 600-600 W, 55-55 C";
     let want = format!(
-        "turn dtrain 30.0 27.0 33.0 samples/s batch 8\nturn eager 20.0 20.0 20.0 samples/s batch 8\n\
-         turn compiled 20.0 20.0 20.0 samples/s batch 8\nlost compiled no room: batch 8: CUDA out of memory\n\
-         ratio eager 1.500 1.350 1.650\nratio compiled 1.500 1.500 1.500\nclocks {clocks}\n\
-         1.50 [1.35-1.65] x eager, 1.50 [1.50-1.50] x compiled, \
+        "turn dtrain 30.0 [27.0-33.0] samples/s batch 8\nturn eager 20.0 [20.0-20.0] samples/s batch 8\n\
+         turn compiled 20.0 samples/s batch 8\nlost compiled no room: batch 8: CUDA out of memory\n\
+         ratio eager 1.500 [1.350-1.650]\nratio compiled 1.500\nclocks {clocks}\n\
+         1.50 [1.35-1.65] x eager, 1.50 x compiled, \
          compiled was lost: no room: batch 8: CUDA out of memory, {clocks}\n"
     );
     assert_eq!(words, want, "{log}");
@@ -480,9 +484,12 @@ fn pack(bench: &Bench) -> Option<Output> {
     }
     bench.stub("bin/cargo", CARGO);
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("bench/gpu.sh");
-    let path = format!("{}:{}", bench.at("bin").display(), std::env::var("PATH").expect("a PATH"));
     let mut command = Command::new(script);
-    command.arg("--pack").arg(bench.at("pack")).env("PATH", path).env("PIDS", bench.at("built"));
+    command
+        .arg("--pack")
+        .arg(bench.at("pack"))
+        .env("PATH", bench.search_path())
+        .env("PIDS", bench.at("built"));
     Some(command.output().expect("the script runs"))
 }
 
