@@ -1,4 +1,4 @@
-//! Products and convolutions by NVIDIA's libraries on GPUs: chosen once and kept in the cache and with the run, told to all ranks, the same bits in every world
+//! Products, convolutions and attention by NVIDIA's libraries on GPUs: chosen once and kept in the cache and with the run, told to all ranks, the same bits in every world
 //! and across kills; and what is said and done where the library is missing, wrong, or another one than before.
 //!
 //! On the driver of `crates/fake-cuda` and the libraries of `crates/fake-cublaslt` and `crates/fake-cudnn`, each of whose algorithms adds up in
@@ -171,7 +171,7 @@ fn another_version_of_the_library_is_said_and_chosen_for_anew() {
     machine.train(&format!("{} devices=cuda:0 ranks=1 run_dir=run", bf16(MLP))).succeeded();
     let newer = machine.train_where(&[("FAKE_CUBLASLT_VERSION", "130200")], "--resume run steps=6");
     newer.succeeded();
-    newer.said("large products were chosen on");
+    newer.said("algorithms for large products were chosen on");
     newer.said("the bits will differ from those of a run that never stopped");
     assert_eq!(machine.kept().len(), 2, "one for each version");
     // What the run keeps is held against the library, and against reason.
@@ -250,12 +250,67 @@ fn convolutions_have_the_same_bits_in_every_world_and_a_run_keeps_its_algorithms
     fresh.said("0 shapes");
     let resumed = machine.train_where(&[("FAKE_CUDNN_VERSION", "91800")], "--resume one steps=6");
     resumed.succeeded();
-    resumed.said("convolutions were chosen on");
+    resumed.said("algorithms for convolutions were chosen on");
     // What fails in a run ends that with a word.
     let failed =
         machine.train_where(&[("FAKE_CUDNN_FAIL_AT", "1")], &format!("{model} devices=cuda:0 ranks=1"));
     failed.ended_with(1);
     failed.said("kernels=own");
+}
+
+#[test]
+fn attention_has_the_same_bits_in_every_world_whoever_dies_and_a_run_keeps_its_engines() {
+    if !has_turn(2) {
+        return;
+    }
+    let Some(machine) = Machine::with_both() else { return };
+    let model = format!("{GPT} steps=6 precision=bf16");
+    let one = machine.train(&format!("{model} devices=cuda:0 ranks=1 run_dir=one"));
+    one.said("attention by cuDNN");
+    let kept = std::fs::read_to_string(machine.host.path().join("one/libraries.json")).unwrap();
+    let pins: serde_json::Value = serde_json::from_str(&kept).expect("JSON");
+    let chosen = pins["attention"]["chosen"].as_array().expect("a list");
+    for pass in ["forward", "gradient"] {
+        let of_pass = chosen.iter().filter(|pin| pin["key"]["pass"] == pass);
+        assert!(
+            of_pass.clone().count() > 0 && of_pass.clone().any(|pin| pin["algorithm"].is_object()),
+            "{kept}"
+        );
+    }
+    for how in [
+        "cuda:0,1 ranks=2",
+        "cuda:0 ranks=3 isolation=thread",
+        "cuda:0,1 ranks=2 state=sharded shard=parameters",
+    ] {
+        let run = machine.train(&format!("{model} devices={how}"));
+        assert_eq!(run.digest(), one.digest(), "{how}");
+    }
+    let mut hurt = Running::of(machine.command(&format!("train --json {model} devices=cuda:0,1 ranks=3")));
+    hurt.wait_for_step(2);
+    signal(Signal::KILL, hurt.rank_pids()[1]);
+    let hurt = hurt.finish();
+    assert_eq!((hurt.digest(), hurt.steps()), (one.digest(), (1..=6).collect::<Vec<_>>()));
+    // Without it attention is dtrain's own, with other bits; so is one that is begun with another version.
+    let none = [("FAKE_CUDNN_VERSION", "91800"), ("FAKE_CUDNN_NONE", "1")];
+    let own = machine.train_where(&none, &format!("{model} devices=cuda:0 ranks=1"));
+    own.said("attention by cuDNN");
+    own.said("0 shapes");
+    assert_ne!(own.digest(), one.digest());
+    let resumed = machine.train_where(&[("FAKE_CUDNN_VERSION", "91700")], "--resume one steps=8");
+    resumed.succeeded();
+    resumed.said("algorithms for attention were chosen on");
+    // An engine that the library does not have is none.
+    let kept = machine.host.path().join("one/libraries.json");
+    let mut other: serde_json::Value =
+        serde_json::from_str(&std::fs::read_to_string(&kept).unwrap()).unwrap();
+    let pins = other["attention"]["chosen"].as_array_mut().expect("a list");
+    let pin = pins.iter_mut().find(|pin| pin["algorithm"].is_object()).expect("one by the library");
+    pin["algorithm"]["choice"]["engine"] = 7.into();
+    std::fs::write(&kept, other.to_string()).unwrap();
+    let unfit = machine.train_where(&[("FAKE_CUDNN_VERSION", "91700")], "--resume one steps=10");
+    unfit.ended_with(1);
+    unfit.said("engine 7 is not there for it");
+    unfit.said("kernels=own does without the library");
 }
 
 #[test]

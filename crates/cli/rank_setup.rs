@@ -131,7 +131,7 @@ mod tests {
         let mut pins = ProductPins::new("Made-up", 130_100);
         pins.put(Pin { key, algorithm, took: [3, 9] });
         let library = PathBuf::from(OsString::from_vec(b"/a \xff/libcublasLt.so.13".to_vec()));
-        ByLibraries { products: Some(Pinned { library, pins }), convolutions: None }
+        ByLibraries { products: Some(Pinned { library, pins }), ..ByLibraries::default() }
     }
 
     #[test]

@@ -67,7 +67,7 @@ pub struct GpuProbe {
     /// Give the verdict that is kept or, where a test is to be run, the one that it comes to: `remembers` or `tests`.
     #[arg(long, value_parser = ["remembers", "tests"])]
     pub judge: Option<String>,
-    /// Choose what a library does of the `products` or `convolutions` that the standard input lists.
-    #[arg(long, value_parser = ["products", "convolutions"])]
+    /// Choose what a library does of the `products`, `convolutions` or `attention` that the standard input lists.
+    #[arg(long, value_parser = ["products", "convolutions", "attention"])]
     pub pins: Option<String>,
 }

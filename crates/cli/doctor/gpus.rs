@@ -142,9 +142,9 @@ fn use_of(library: Library) -> Option<&'static str> {
         Library::CublasLt => Some(
             "multiplies large matrices of bf16, f16 and tf32 where it is faster than dtrain's own kernels",
         ),
-        Library::Cudnn => {
-            Some("convolves in bf16, f16 and tf32 where it is faster than dtrain's own kernels")
-        }
+        Library::Cudnn => Some(
+            "convolves in bf16, f16 and tf32, and does attention in bf16 and f16, where it is faster than dtrain's own kernels",
+        ),
         Library::Nccl => Some("carries gradients between GPUs; without it they go through the host"),
         Library::Nvrtc => Some("compiles dtrain's kernels"),
         Library::Driver | Library::Nvml => None,

@@ -1,4 +1,4 @@
-//! Which large products and convolutions of a run NVIDIA's libraries do, and by which of their algorithms: looked up in the run, then in the
+//! Which large products, convolutions and attention of a run NVIDIA's libraries do, and by which of their algorithms: looked up in the run, then in the
 //! user's cache, and what is in neither is chosen now, by timing.
 //!
 //! A child for each library opens it (`gpu-probe --pins`), and the GPU where something is to be timed, so that this process opens no foreign
@@ -14,11 +14,14 @@ use crate::config::CudaList;
 use crate::error::CliError;
 use crate::whole_file::{WholeFile, unwritable};
 use dtrain_cuda::driver::{Context, DriverError, Gpu};
+use dtrain_cuda::libraries::attention::AttentionKey;
 use dtrain_cuda::libraries::convolution::ConvolutionKey;
 use dtrain_cuda::libraries::cublaslt::{CublasLt, PinnedAlgorithm, ProductKey};
-use dtrain_cuda::libraries::cudnn::{Cudnn, PinnedConvolution};
-use dtrain_cuda::libraries::pins::{ConvolutionPins, Pin, Pins, ProductPins};
-use dtrain_cuda::libraries::{Libraries, LibraryError, Wanted, choosing, choosing_convolutions};
+use dtrain_cuda::libraries::cudnn::{Cudnn, PinnedAttention, PinnedConvolution};
+use dtrain_cuda::libraries::pins::{AttentionPins, ConvolutionPins, Pin, Pins, ProductPins};
+use dtrain_cuda::libraries::{
+    Libraries, LibraryError, Wanted, choosing, choosing_attention, choosing_convolutions,
+};
 use dtrain_locate::{Environment, Finder, Library};
 use dtrain_types::counted;
 use serde::de::DeserializeOwned;
@@ -56,6 +59,8 @@ pub struct ByLibraries {
     pub products: Option<Pinned<ProductPins>>,
     /// cuDNN.
     pub convolutions: Option<Pinned<ConvolutionPins>>,
+    /// cuDNN, by its graphs.
+    pub attention: Option<Pinned<AttentionPins>>,
 }
 
 /// The same as a run keeps it: where a library is may change.
@@ -63,6 +68,7 @@ pub struct ByLibraries {
 pub struct KeptPins {
     products: Option<ProductPins>,
     convolutions: Option<ConvolutionPins>,
+    attention: Option<AttentionPins>,
 }
 
 type PinOf<C> = Pin<<C as Chooses>::Key, <C as Chooses>::Algorithm>;
@@ -85,6 +91,7 @@ trait Chooses {
 
 struct Products;
 struct Convolutions;
+struct Attention;
 
 impl Chooses for Products {
     type Key = ProductKey;
@@ -122,6 +129,24 @@ impl Chooses for Convolutions {
     }
 }
 
+impl Chooses for Attention {
+    type Key = AttentionKey;
+    type Algorithm = PinnedAttention;
+    const LIBRARY: Library = Library::Cudnn;
+    const WHAT: &'static str = "attention";
+    const WORD: &'static str = "attention";
+
+    fn version(path: &Path) -> Result<u64, LibraryError> {
+        Cudnn::open(path).map(|library| library.version())
+    }
+
+    fn time(gpu: &Arc<Gpu>, path: &Path, keys: &[AttentionKey]) -> Result<Vec<PinOf<Self>>, DriverError> {
+        gpu.context().enter()?;
+        let library = Cudnn::open(path)?;
+        keys.iter().map(|key| choosing_attention::choose(gpu, &library, key)).collect()
+    }
+}
+
 /// What a child is asked.
 #[derive(Serialize, Deserialize)]
 struct Asked<K, P> {
@@ -146,7 +171,8 @@ impl ByLibraries {
     pub fn word(&self) -> Option<String> {
         let products = self.products.as_ref().map(|by| format!("cublaslt-{}", by.pins.word()));
         let convolutions = self.convolutions.as_ref().map(|by| format!("cudnn-{}", by.pins.word()));
-        let words: Vec<String> = products.into_iter().chain(convolutions).collect();
+        let attention = self.attention.as_ref().map(|by| format!("cudnn-attention-{}", by.pins.word()));
+        let words: Vec<String> = products.into_iter().chain(convolutions).chain(attention).collect();
         (!words.is_empty()).then(|| words.join(":"))
     }
 
@@ -163,7 +189,15 @@ impl ByLibraries {
             let library = Cudnn::open(&by.library)?;
             Ok::<_, LibraryError>((by.pins.clone(), library))
         });
-        Ok(Libraries { products: products.transpose()?, convolutions: convolutions.transpose()? })
+        let attention = self.attention.as_ref().map(|by| {
+            let library = Cudnn::open(&by.library)?;
+            Ok::<_, LibraryError>((by.pins.clone(), library))
+        });
+        Ok(Libraries {
+            products: products.transpose()?,
+            convolutions: convolutions.transpose()?,
+            attention: attention.transpose()?,
+        })
     }
 
     /// Writes it into the folder of a run, whole or not at all; nothing where libraries do nothing.
@@ -175,7 +209,8 @@ impl ByLibraries {
         }
         let products = self.products.as_ref().map(|by| by.pins.clone());
         let convolutions = self.convolutions.as_ref().map(|by| by.pins.clone());
-        write_json(&run.join(FILE), &KeptPins { products, convolutions })
+        let attention = self.attention.as_ref().map(|by| by.pins.clone());
+        write_json(&run.join(FILE), &KeptPins { products, convolutions, attention })
     }
 }
 
@@ -195,7 +230,8 @@ impl KeptPins {
         };
         let read = serde_json::from_str::<Self>(&text).map_err(|error| damaged(&error))?;
         let in_order = read.products.as_ref().is_none_or(Pins::is_in_order)
-            && read.convolutions.as_ref().is_none_or(Pins::is_in_order);
+            && read.convolutions.as_ref().is_none_or(Pins::is_in_order)
+            && read.attention.as_ref().is_none_or(Pins::is_in_order);
         if in_order { Ok(Some(read)) } else { Err(damaged(&io::Error::other("its entries are in no order"))) }
     }
 }
@@ -214,7 +250,8 @@ pub fn by_libraries(
     let products = one::<Products>(list, &wanted.products, before.products, &tell_people, &mut notes);
     let convolutions =
         one::<Convolutions>(list, &wanted.convolutions, before.convolutions, &tell_people, &mut notes);
-    (ByLibraries { products, convolutions }, notes)
+    let attention = one::<Attention>(list, &wanted.attention, before.attention, &tell_people, &mut notes);
+    (ByLibraries { products, convolutions, attention }, notes)
 }
 
 fn one<C: Chooses>(
@@ -278,7 +315,7 @@ fn one<C: Chooses>(
     if let Some(before) = before.as_ref().filter(|before| before.of(wanted).word() != pins.word()) {
         let Pins { gpu, version, .. } = before;
         notes.push(format!(
-            "{what} were chosen on {gpu} with {name} {version}, and here are {} and {}: {LOST}",
+            "algorithms for {what} were chosen on {gpu} with {name} {version}, and here are {} and {}: {LOST}",
             pins.gpu, pins.version
         ));
     }
@@ -297,7 +334,11 @@ fn one<C: Chooses>(
 ///
 /// *Errors*: nobody reads.
 pub(super) fn answer(number: u32, word: &str) -> Result<(), CliError> {
-    if word == Convolutions::WORD { answer_of::<Convolutions>(number) } else { answer_of::<Products>(number) }
+    match word {
+        Convolutions::WORD => answer_of::<Convolutions>(number),
+        Attention::WORD => answer_of::<Attention>(number),
+        _ => answer_of::<Products>(number),
+    }
 }
 
 fn answer_of<C: Chooses>(number: u32) -> Result<(), CliError> {

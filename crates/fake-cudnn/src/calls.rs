@@ -6,10 +6,14 @@
 
 use crate::algorithm::{self, Algorithm};
 use crate::convolution::{Convolution, Epilogue};
+use crate::engines;
 use crate::knobs::{CALLS, CONVOLUTIONS, knobs};
 use crate::numbers::numbers;
 use crate::objects::{self, Activation, How, IDENTITY, Object, RELU, Shape};
+use crate::part::{Part, kind};
+use crate::parts;
 use crate::problem::{self, Pass, Problem};
+use crate::program::Run;
 use crate::queue;
 use crate::status::{Answer, BAD_PARAM, EXECUTION_FAILED, NOT_SUPPORTED, SUCCESS, Status, demand, name};
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
@@ -180,7 +184,7 @@ unsafe fn convolve(
     let convolution =
         Convolution { problem, addresses, alpha, beta, added, epilogue, workspace, algorithm, turn };
     // SAFETY: the caller's promise.
-    unsafe { queue::put(stream_of(described.0)? as *mut c_void, convolution) }
+    unsafe { queue::put(stream_of(described.0)? as *mut c_void, move || convolution.compute()) }
 }
 
 /// Bias and activation, of what descriptors tell.
@@ -202,6 +206,30 @@ fn epilogue(
     let fits = bias == Shape { sizes, ..y.clone() } && z == y;
     demand(known && fits, NOT_SUPPORTED)?;
     Ok(Epilogue { bias: at, activation })
+}
+
+/// Puts a graph on the handle's stream.
+///
+/// # Safety
+/// The tensors of the plan lie where the pack says, in memory that is theirs until the stream is through, as does the workspace; numbers of
+/// the host until the call returns.
+unsafe fn execute(handle: usize, plan: usize, pack: usize) -> Answer {
+    let turn = CALLS.count(CONVOLUTIONS);
+    let stream = stream_of(handle)?;
+    let (plan, pack) = (parts::finished(plan)?, parts::finished(pack)?);
+    demand(plan.kind == kind::PLAN && pack.kind == kind::PACK, BAD_PARAM)?;
+    // SAFETY: the caller's promise.
+    let run = unsafe { Run::of(&plan, &pack, engines::order_of_plan(&plan)?, turn) }?;
+    demand(knobs().fail_at != Some(turn), EXECUTION_FAILED)?;
+    let compute = move || {
+        // SAFETY: the caller's promise.
+        let done = unsafe { run.compute() };
+        if let Err(status) = done {
+            eprintln!("fake cuDNN: a graph that cannot be done: {}", name(status).to_string_lossy());
+        }
+    };
+    // SAFETY: the caller's promise.
+    unsafe { queue::put(stream as *mut c_void, compute) }
 }
 
 /// How often a function was called.
@@ -270,6 +298,32 @@ kinds! {
 }
 
 library! {
+    cudnnBackendCreateDescriptor(which: c_uint, to: *mut usize) {
+        hand_out(to, parts::create(which)?)
+    }
+
+    cudnnBackendDestroyDescriptor(handle: usize) {
+        objects::remove(handle, &Object::Part(Box::new(Part::new(0))))
+    }
+
+    cudnnBackendSetAttribute(handle: usize, name: c_uint, what: c_uint, count: i64, from: *const c_void) {
+        parts::set(handle, name, what, count, from)
+    }
+
+    cudnnBackendGetAttribute(
+        handle: usize, name: c_uint, what: c_uint, most: i64, found: *mut i64, to: *mut c_void
+    ) {
+        parts::get(handle, name, (what, most), found, to)
+    }
+
+    cudnnBackendFinalize(handle: usize) {
+        parts::finish(handle, engines::finished)
+    }
+
+    cudnnBackendExecute(handle: usize, plan: usize, pack: usize) {
+        execute(handle, plan, pack)
+    }
+
     cudnnSetStream(handle: usize, to: usize) {
         objects::of(handle, |it| if let Object::Handle { stream } = it { *stream = to; Some(()) } else { None })
     }

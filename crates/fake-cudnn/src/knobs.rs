@@ -4,7 +4,7 @@ use dtrain_fake_common::knobs::{Calls, number, word};
 use dtrain_fake_common::wrong::Wrong;
 use std::sync::LazyLock;
 
-/// What counts the convolutions of all kinds.
+/// What counts the convolutions of all kinds, and graphs.
 pub(crate) const CONVOLUTIONS: &str = "convolutions";
 
 pub(crate) struct Knobs {

@@ -1,5 +1,6 @@
 //! What was handed out: handles and descriptors. What was given back, or never was, is found out.
 
+use crate::part::Part;
 use crate::status::{BAD_PARAM, Status};
 use dtrain_fake_common::numbers::Numbers;
 use std::collections::BTreeMap;
@@ -40,11 +41,18 @@ pub(crate) struct Activation {
 /// What is handed out; a descriptor tells nothing before it was set.
 #[derive(Clone)]
 pub(crate) enum Object {
-    Handle { stream: usize },
+    Handle {
+        stream: usize,
+    },
     Tensor(Option<Shape>),
     Filter(Option<Shape>),
-    Convolution { how: Option<How>, math: c_uint },
+    Convolution {
+        how: Option<How>,
+        math: c_uint,
+    },
     Activation(Option<Activation>),
+    /// Of a graph.
+    Part(Box<Part>),
 }
 
 struct Objects {

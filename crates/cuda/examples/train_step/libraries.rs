@@ -1,14 +1,15 @@
-//! The products and convolutions of a workload that a library is faster at, chosen before it is measured.
+//! The products, convolutions and attention of a workload that a library is faster at, chosen before it is measured.
 
 use crate::asked::Asked;
 use crate::machine::{cublaslt_on, cudnn};
 use crate::started::Started;
 use dtrain_cuda::driver::{DriverError, Gpu};
+use dtrain_cuda::libraries::attention::AttentionKey;
 use dtrain_cuda::libraries::convolution::ConvolutionKey;
 use dtrain_cuda::libraries::cublaslt::{CublasLt, ProductKey};
 use dtrain_cuda::libraries::cudnn::Cudnn;
-use dtrain_cuda::libraries::pins::{ConvolutionPins, ProductPins};
-use dtrain_cuda::libraries::{Libraries, choosing, choosing_convolutions};
+use dtrain_cuda::libraries::pins::{AttentionPins, ConvolutionPins, ProductPins};
+use dtrain_cuda::libraries::{Libraries, choosing, choosing_attention, choosing_convolutions};
 use dtrain_cuda::{CudaDevice, Precision};
 use dtrain_engine::EngineError;
 use std::sync::Arc;
@@ -69,6 +70,21 @@ fn convolutions(
     Ok(pins)
 }
 
+fn attention(gpu: &Arc<Gpu>, library: &Cudnn, keys: &[AttentionKey]) -> Result<AttentionPins, DriverError> {
+    let mut pins = AttentionPins::new(&gpu.context().about().name, library.version());
+    for key in keys {
+        let pin = choosing_attention::choose(gpu, library, key)?;
+        let how = pin.algorithm.as_ref().map_or(String::new(), |pin| {
+            let (engine, knobs, mib) = (pin.choice.engine, &pin.choice.knobs, pin.workspace >> 20);
+            format!(", engine {engine} {knobs:?} with {mib} MiB")
+        });
+        let words = words(key.operations(), pin.took, pin.algorithm.is_none());
+        eprintln!("attention {:?} {:?} {:?}: {words}{how}", key.pass, key.numbers, key.shape());
+        pins.put(pin);
+    }
+    Ok(pins)
+}
+
 /// For one step; nothing of a library that is not there. They are listed on the standard error.
 pub fn chosen(asked: &Asked, precision: Precision, gpu: &Arc<Gpu>) -> Result<Libraries, EngineError> {
     let (cublaslt, cudnn) = (cublaslt_on(gpu), cudnn());
@@ -80,20 +96,22 @@ pub fn chosen(asked: &Asked, precision: Precision, gpu: &Arc<Gpu>) -> Result<Lib
     started.step(1);
     started.finish();
     let device = started.replica.device();
-    let keys = (device.products_asked_for(), device.convolutions_asked_for());
+    let wanted = device.wanted();
     drop(started);
     let begun = Instant::now();
     let mut chosen = Libraries::default();
     if let Some(library) = cublaslt {
-        chosen.products = Some((products(gpu, &library, &keys.0)?, library));
+        chosen.products = Some((products(gpu, &library, &wanted.products)?, library));
     }
     if let Some(library) = cudnn {
-        chosen.convolutions = Some((convolutions(gpu, &library, &keys.1)?, library));
+        chosen.convolutions = Some((convolutions(gpu, &library, &wanted.convolutions)?, library));
+        chosen.attention = Some((attention(gpu, &library, &wanted.attention)?, library));
     }
     eprintln!(
-        "{} products and {} convolutions were chosen in {:.1} s",
+        "{} products, {} convolutions and {} of attention were chosen in {:.1} s",
         chosen.products.as_ref().map_or(0, |(pins, _)| pins.chosen.len()),
         chosen.convolutions.as_ref().map_or(0, |(pins, _)| pins.chosen.len()),
+        chosen.attention.as_ref().map_or(0, |(pins, _)| pins.chosen.len()),
         begun.elapsed().as_secs_f64()
     );
     Ok(chosen)

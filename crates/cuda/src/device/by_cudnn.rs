@@ -1,10 +1,11 @@
 //! What a device has cuDNN convolve: where pins say so, on the device's stream, with what belongs to it around it.
 //!
-//! It does not know how a choice is made.
+//! What the library does not do is done here around it: the bias in f32 and the activation, where no algorithm has them, and copies in f32
+//! for the gradient of weights. It does not know how a choice is made.
 
 use super::CudaDevice;
-use super::convolutions::{AskedConvolutions, ConvolutionPlaces, Convolutions};
-use super::placed::{ALIGNED, Copies, ROUND, room_for_copies};
+use super::asked::{Asked, Convolutions};
+use super::placed::{ALIGNED, ConvolutionPlaces, Copies, ROUND, room_for_copies};
 use crate::driver::DriverError;
 use crate::libraries::Numbers;
 use crate::libraries::convolution::{Behind, ConvolutionKey, Pass};
@@ -49,10 +50,7 @@ impl CudaDevice {
     /// can be made ([`CudaDevice::with_convolutions`]). Of one that was made so there are none.
     #[must_use]
     pub fn convolutions_asked_for(&self) -> Vec<ConvolutionKey> {
-        match &*self.convolutions.asked() {
-            AskedConvolutions::Noted(keys, _) => keys.iter().copied().collect(),
-            AskedConvolutions::Own | AskedConvolutions::Planned(..) => Vec::new(),
-        }
+        self.convolutions.noted()
     }
 
     /// Whether a library has put a convolution with its bias and activation on the stream.
@@ -137,16 +135,16 @@ impl CudaDevice {
         assert_eq!(lengths, conv_lengths(shape), "input, weights and output of {shape:?}");
         let mut asked = self.convolutions.asked();
         let given = match &mut *asked {
-            AskedConvolutions::Own => return false,
-            AskedConvolutions::Noted(_, least) if key.operations() < *least => return false,
-            AskedConvolutions::Noted(keys, _) => {
+            Asked::Own => return false,
+            Asked::Noted(_, least) if key.operations() < *least => return false,
+            Asked::Noted(keys, _) => {
                 keys.insert(key);
                 // On paper the memory that a library would have is counted.
                 let on_paper = self.gpu().context().is_on_paper();
                 let room = key.most_room();
                 if on_paper { self.workspace().room_for_library(room).map(|_| false) } else { Ok(false) }
             }
-            AskedConvolutions::Planned(handle, planned) => match planned.get(&key) {
+            Asked::Planned(handle, planned) => match planned.get(&key) {
                 None => return false,
                 // SAFETY: the tensors lie there by the promise of their slices, whose lengths are the shape's.
                 Some(planned) => unsafe { self.convolve(handle, planned, at) }.map(|()| true),

@@ -9,15 +9,16 @@
 //! for a shape, the operation is that of f32 between two that convert: for a product of columns by columns, or with strides in both
 //! directions; for attention with heads of more than 128 elements or of no multiple of 8. Which it is depends on the shape alone.
 //!
-//! Large products and convolutions of halves are done by libraries where pins say by which of their algorithms: see `products.rs` and
-//! `convolutions.rs`.
+//! Large products, convolutions and attention over halves are done by libraries where pins say by which of their algorithms: see
+//! `by_cublaslt.rs`, `by_cudnn.rs` and `attention_by_cudnn.rs`.
 //!
 //! It does not know who shares the GPU.
 
 mod ahead;
+mod asked;
+mod attention_by_cudnn;
 mod by_cublaslt;
 mod by_cudnn;
-mod convolutions;
 mod lent;
 mod operations;
 mod own_memory;
@@ -35,14 +36,14 @@ use crate::libraries::{Libraries, LibraryError, Wanted};
 use crate::memory::{Element, Slice, SliceMut};
 use crate::operations::Precision;
 use ahead::Ahead;
-use convolutions::Convolutions;
+use asked::{Attentions, Convolutions};
 use products::Products;
 use settlements::Settlements;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use workspace::Workspace;
 
-pub(crate) use convolutions::ConvolutionPlaces;
 pub use own_memory::DeviceFloats;
+pub(crate) use placed::ConvolutionPlaces;
 pub use rehearsal::rehearsed;
 pub use settlements::{DeviceScalar, PendingFindings};
 pub use workspace::PendingSums;
@@ -56,8 +57,9 @@ pub struct CudaDevice {
     ahead: Mutex<Option<Ahead>>,
     settlements: Mutex<Settlements>,
     products: Products,
-    /// Before its stream, which its handle is on.
+    /// Both before their stream, which their handles are on.
     convolutions: Convolutions,
+    attentions: Attentions,
     stream: Arc<Stream>,
     precision: Precision,
 }
@@ -83,9 +85,9 @@ impl CudaDevice {
         let stream = Arc::new(stream);
         let workspace = Mutex::new(Workspace::new(stream.gpu().context())?);
         let settlements = Mutex::new(Settlements::new(stream.gpu().context(), &stream)?);
-        let (products, convolutions) = (Products::default(), Convolutions::default());
-        let ahead = Mutex::default();
-        Ok(Self { workspace, ahead, settlements, products, convolutions, stream, precision })
+        let (ahead, products) = (Mutex::default(), Products::default());
+        let (convolutions, attentions) = (Convolutions::default(), Attentions::default());
+        Ok(Self { workspace, ahead, settlements, products, convolutions, attentions, stream, precision })
     }
 
     /// The same, whose products this library does where the pins say so.
@@ -109,22 +111,30 @@ impl CudaDevice {
             Some((pins, library)) => self.with_products(pins, library)?,
             None => self.with_own_products(),
         };
-        match &libraries.convolutions {
-            Some((pins, library)) => device.with_convolutions(pins, library),
-            None => Ok(device.with_own_convolutions()),
+        let device = match &libraries.convolutions {
+            Some((pins, library)) => device.with_convolutions(pins, library)?,
+            None => device.with_own_convolutions(),
+        };
+        match &libraries.attention {
+            Some((pins, library)) => device.with_attention(pins, library),
+            None => Ok(device.with_own_attention()),
         }
     }
 
     /// The same, which notes what it would ask libraries for from so many operations on.
     #[must_use]
     pub fn noting(self, least: u64) -> Self {
-        self.noting_products(least).noting_convolutions(least)
+        self.noting_products(least).noting_convolutions(least).noting_attention(least)
     }
 
     /// What libraries might be asked for, since the device was made.
     #[must_use]
     pub fn wanted(&self) -> Wanted {
-        Wanted { products: self.products_asked_for(), convolutions: self.convolutions_asked_for() }
+        Wanted {
+            products: self.products_asked_for(),
+            convolutions: self.convolutions_asked_for(),
+            attention: self.attention_asked_for(),
+        }
     }
 
     /// The same, whose products no library will ever do: none is noted.

@@ -476,6 +476,9 @@ impl Device for CudaDevice {
             return kernels::attention(stream, shape, qkv.floats(), y.floats(), saved);
         };
         let (qkv, y) = (halves("qkv", qkv), y.halves().expect("activations are halves"));
+        if self.attention_by_library(shape, qkv, &y, &saved) {
+            return;
+        }
         if kernels::attention_half_is_there(shape) {
             return kernels::attention_half(stream, half, shape, qkv, y, saved);
         }
@@ -500,6 +503,9 @@ impl Device for CudaDevice {
         };
         let inputs = Attended { qkv: halves("qkv", qkv), y: halves("y", y), saved, dy: halves("dy", dy) };
         let dqkv = dqkv.halves().expect("activations are halves");
+        if self.attention_gradient_by_library(shape, inputs, &dqkv, &scratch) {
+            return;
+        }
         if kernels::attention_half_is_there(shape) {
             return kernels::attention_half_gradient(stream, half, shape, inputs, dqkv, scratch);
         }

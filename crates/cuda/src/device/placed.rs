@@ -13,6 +13,19 @@ pub(super) const ROUND: u64 = 256;
 /// Memory of the device: where it begins, and its length in bytes; 0 is none.
 pub(super) type Stretch = (u64, u64);
 
+/// Addresses of a whole batch: of the input, of the weights, of the output, or of what their gradients become.
+#[derive(Clone, Copy, Debug)]
+pub struct ConvolutionPlaces {
+    /// `x` or `dx`, as it is multiplied: halves, or f32.
+    pub x: u64,
+    /// `w` as it is multiplied, or `dw` in f32.
+    pub w: u64,
+    /// `y` or `dy`, as it is multiplied.
+    pub y: u64,
+    /// The bias as it is multiplied, and in f32; 0 where there is none.
+    pub bias: [u64; 2],
+}
+
 fn is_placed(at: u64) -> bool {
     at.is_multiple_of(ALIGNED)
 }

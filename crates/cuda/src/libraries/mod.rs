@@ -1,4 +1,4 @@
-//! NVIDIA's libraries as a device may use them: products by cuBLASLt, convolutions by cuDNN, each by an algorithm that is
+//! NVIDIA's libraries as a device may use them: products by cuBLASLt, convolutions and attention by cuDNN, each by an algorithm that is
 //! written down.
 //!
 //! A library picks an algorithm by heuristics, which differ between versions and with what it sees of a machine. So the
@@ -11,7 +11,9 @@
 //!
 //! This module does not know who chooses, nor how a choice travels.
 
+pub mod attention;
 pub mod choosing;
+pub mod choosing_attention;
 pub mod choosing_convolutions;
 pub mod convolution;
 pub mod cublaslt;

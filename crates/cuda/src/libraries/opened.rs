@@ -2,10 +2,11 @@
 //!
 //! It does not know who opened them.
 
+use super::attention::AttentionKey;
 use super::convolution::ConvolutionKey;
 use super::cublaslt::{CublasLt, ProductKey};
 use super::cudnn::Cudnn;
-use super::pins::{ConvolutionPins, ProductPins};
+use super::pins::{AttentionPins, ConvolutionPins, ProductPins};
 use std::sync::Arc;
 
 /// What libraries do on a device; the rest is done by this crate's own kernels.
@@ -15,6 +16,8 @@ pub struct Libraries {
     pub products: Option<(ProductPins, Arc<CublasLt>)>,
     /// cuDNN.
     pub convolutions: Option<(ConvolutionPins, Cudnn)>,
+    /// cuDNN, by its graphs.
+    pub attention: Option<(AttentionPins, Cudnn)>,
 }
 
 /// What libraries might be asked for.
@@ -24,12 +27,14 @@ pub struct Wanted {
     pub products: Vec<ProductKey>,
     /// Of cuDNN.
     pub convolutions: Vec<ConvolutionKey>,
+    /// Of cuDNN, by its graphs.
+    pub attention: Vec<AttentionKey>,
 }
 
 impl Wanted {
     /// Whether it is nothing.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.products.is_empty() && self.convolutions.is_empty()
+        self.products.is_empty() && self.convolutions.is_empty() && self.attention.is_empty()
     }
 }

@@ -2,15 +2,18 @@
 //!
 //! It does not know who chose them, nor where they are kept.
 
+use super::attention::AttentionKey;
 use super::convolution::ConvolutionKey;
 use super::cublaslt::{PinnedAlgorithm, ProductKey};
-use super::cudnn::PinnedConvolution;
+use super::cudnn::{PinnedAttention, PinnedConvolution};
 use serde::{Deserialize, Serialize};
 
 /// The products that cuBLASLt does in a run.
 pub type ProductPins = Pins<ProductKey, PinnedAlgorithm>;
 /// The convolutions that cuDNN does in a run.
 pub type ConvolutionPins = Pins<ConvolutionKey, PinnedConvolution>;
+/// The attention that cuDNN does in a run.
+pub type AttentionPins = Pins<AttentionKey, PinnedAttention>;
 
 /// What a library does in a run, each shape by its algorithm; everything else is done by dtrain's own kernels.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -111,7 +111,7 @@ pub(super) fn offered<P>(candidates: Result<Vec<P>, LibraryError>) -> Result<Vec
 }
 
 /// The fastest candidate, if it is worth it, and what the best one took and dtrain's own kernel. *Units*: microseconds.
-pub(super) fn chosen<P: Copy>(
+pub(super) fn chosen<P>(
     own: Duration,
     candidates: Vec<P>,
     time: impl Fn(&P) -> Result<Duration, DriverError>,

@@ -1,6 +1,9 @@
 //! What tests of libraries on a GPU share: numbers, a stream that keeps the GPU busy, and results that are near what is wanted and have the
 //! same bits each time.
 
+// Each program uses its part.
+#![allow(dead_code)]
+
 use crate::machine::{fake_library, is_fake};
 use dtrain_cuda::driver::{Buffer, Gpu, Stream};
 use dtrain_cuda::{CudaDevice, Half, Precision, Slice, Values};

@@ -2,4 +2,5 @@
 
 mod caller;
 mod convolutions;
+mod graphs;
 mod refusals;

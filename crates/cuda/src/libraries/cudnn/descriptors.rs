@@ -36,6 +36,13 @@ impl<T> Made<*mut T> {
     }
 }
 
+impl<T: Copy> Made<T> {
+    /// What the library made just now, for this end, and nobody else has.
+    pub fn taken(what: T, end: unsafe fn(T) -> Status) -> Self {
+        Made { what, end }
+    }
+}
+
 impl<T: Copy> Drop for Made<T> {
     fn drop(&mut self) {
         // SAFETY: it was made by the library, for this end, and nobody has it any more.

@@ -1,4 +1,4 @@
-//! Convolutions by cuDNN, each by an algorithm that is written down.
+//! Convolutions by cuDNN, each by an algorithm that is written down; attention by its graphs is in `attention.rs`.
 //!
 //! As for products ([`super::cublaslt`]): somebody asks the library once for a shape ([`CudnnHandle::candidates`]), its answers are plain
 //! data ([`PinnedConvolution`]), and it is asked again before one is used ([`CudnnHandle::accept`]). Only algorithms that multiply what
@@ -20,9 +20,13 @@
 //!
 //! This file does not know kernels of this crate, nor who owns memory.
 
+mod attention;
 mod descriptors;
+mod graph;
 mod math;
 
+pub use attention::{AttentionPlaces, PinnedAttention, PlannedAttention};
+pub use graph::EngineChoice;
 pub use math::Math;
 
 use super::convolution::{Behind, ConvolutionKey, Pass};
@@ -148,7 +152,7 @@ fn weights(algorithm: u32) -> Option<sys::cudnnConvolutionBwdFilterAlgo_t> {
 }
 
 /// The library, opened. What computes is a handle of it.
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 pub struct Cudnn {
     version: u64,
 }

@@ -1,0 +1,137 @@
+//! Causal self-attention over halves, in the words of a library: what a choice is made for.
+//!
+//! This file does not know a library's functions.
+
+use super::{LibraryError, Numbers};
+use crate::operations::attention_half_is_there;
+use dtrain_engine::device::{AttentionShape, Mask};
+use serde::{Deserialize, Serialize};
+
+/// The only library that is asked.
+const NAME: &str = "cuDNN";
+/// Elements of a tensor, at most: places in it are counted in 32 bits by some engines.
+const MOST: u64 = i32::MAX as u64;
+/// The library's workspace may be that, and the scores of all queries as halves: an engine that adds up in one order keeps them.
+const WORKSPACE: u64 = 64 << 20;
+
+/// Which of the two.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum AttentionPass {
+    /// The output, and the logarithm of each row's sum of exponentials.
+    Forward,
+    /// The gradient of queries, keys and values.
+    Gradient,
+}
+
+/// What a choice is made for. Two ranks with the same key may share it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct AttentionKey {
+    /// Which of the two.
+    pub pass: AttentionPass,
+    /// What is read, and what the result is.
+    pub numbers: Numbers,
+    /// Sequences.
+    pub batch: u32,
+    /// Positions of a sequence.
+    pub time: u32,
+    /// Attention heads.
+    pub heads: u32,
+    /// Width of a head.
+    pub head: u32,
+}
+
+impl AttentionKey {
+    /// Of attention over such numbers. What dtrain's own tensor cores do not take, which it would be compared with, no library is asked for.
+    ///
+    /// *Errors*: [`LibraryError::Shape`] where the library cannot be told of it.
+    pub fn of(pass: AttentionPass, reads: Numbers, shape: &AttentionShape) -> Result<Self, LibraryError> {
+        let wrong = |why| LibraryError::Shape { library: NAME, shape: format!("{shape:?}"), why };
+        if !matches!(reads, Numbers::Bf16 | Numbers::F16) {
+            return Err(wrong("it is for halves"));
+        }
+        if shape.mask != Mask::Causal || !attention_half_is_there(shape) {
+            return Err(wrong(
+                "only what masks the future is told, in heads of up to 128 elements, a multiple of 8",
+            ));
+        }
+        let all = [shape.batch, shape.time, shape.heads, shape.head];
+        if all.contains(&0) {
+            return Err(wrong("there is nothing to compute"));
+        }
+        let elements = all.iter().try_fold(3u64, |product, n| product.checked_mul(*n as u64));
+        if elements.is_none_or(|n| n > MOST) {
+            return Err(wrong("it has more elements than 32 bits can count"));
+        }
+        let [batch, time, heads, head] = all.map(|n| n as u32);
+        Ok(Self { pass, numbers: reads, batch, time, heads, head })
+    }
+
+    /// The attention in the engine's words.
+    #[must_use]
+    pub fn shape(&self) -> AttentionShape {
+        let [batch, time, heads, head] = [self.batch, self.time, self.heads, self.head].map(|n| n as usize);
+        AttentionShape { batch, time, heads, head, mask: Mask::Causal }
+    }
+
+    /// Multiplications and additions: two products of all queries with the keys that they see, for the gradient five.
+    #[must_use]
+    pub fn operations(&self) -> u64 {
+        let products = if self.pass == AttentionPass::Forward { 2 } else { 5 };
+        let rows = u64::from(self.batch) * u64::from(self.heads) * u64::from(self.time);
+        products * rows.saturating_mul(u64::from(self.head) * (u64::from(self.time) + 1))
+    }
+
+    /// The largest workspace that the library may have. *Units*: bytes.
+    #[must_use]
+    pub fn most_workspace(&self) -> u64 {
+        let scores = u64::from(self.batch) * u64::from(self.heads) * u64::from(self.time).pow(2);
+        if self.pass == AttentionPass::Forward {
+            WORKSPACE
+        } else {
+            WORKSPACE.saturating_add(scores.saturating_mul(2))
+        }
+    }
+
+    /// For people.
+    #[must_use]
+    pub fn shown(&self) -> String {
+        format!("{self:?}")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SHAPE: AttentionShape =
+        AttentionShape { batch: 2, time: 5, heads: 3, head: 16, mask: Mask::Causal };
+
+    #[test]
+    fn attention_is_the_same_in_the_library_s_words() {
+        let key = AttentionKey::of(AttentionPass::Gradient, Numbers::F16, &SHAPE).expect("it fits");
+        assert_eq!(key.shape(), SHAPE);
+        // Of 5 queries the first sees one key, the last five.
+        assert_eq!(key.operations(), 5 * 2 * (2 * 3 * 16) * (1 + 2 + 3 + 4 + 5));
+        let text = serde_json::to_string(&key).expect("plain data");
+        assert_eq!(serde_json::from_str::<AttentionKey>(&text).expect("what was written"), key);
+    }
+
+    #[test]
+    fn attention_that_cannot_be_told_is_a_typed_error() {
+        let of = |reads, shape: AttentionShape| AttentionKey::of(AttentionPass::Forward, reads, &shape);
+        for (reads, wrong, words) in [
+            (Numbers::Tf32, SHAPE, "halves"),
+            (Numbers::Bf16, AttentionShape { mask: Mask::None, ..SHAPE }, "masks"),
+            (Numbers::Bf16, AttentionShape { head: 12, ..SHAPE }, "a multiple of 8"),
+            (Numbers::Bf16, AttentionShape { head: 136, ..SHAPE }, "128"),
+            (Numbers::Bf16, AttentionShape { time: 0, ..SHAPE }, "nothing to compute"),
+            (Numbers::Bf16, AttentionShape { batch: 1 << 23, ..SHAPE }, "32 bits"),
+            (Numbers::Bf16, AttentionShape { batch: usize::MAX, ..SHAPE }, "32 bits"),
+        ] {
+            let error = of(reads, wrong).expect_err(words);
+            let is_shape = matches!(error, LibraryError::Shape { .. });
+            assert!(is_shape && error.to_string().contains(words), "{error}");
+        }
+    }
+}

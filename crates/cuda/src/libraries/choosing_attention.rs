@@ -1,0 +1,247 @@
+//! Which engine of cuDNN is fastest for attention on this GPU: each that it offers is timed, and dtrain's own kernels beside them.
+//!
+//! As for products ([`super::choosing`]). The library's notes do not say of every engine that it adds up in any order, so what is offered is tried
+//! first: whoever gives other bits in a few repeats, or something else than dtrain's own kernels, is no candidate. It does not know who asks.
+
+use super::attention::{AttentionKey, AttentionPass};
+use super::cudnn::{AttentionPlaces, Cudnn, CudnnHandle, PinnedAttention};
+use super::pins::Pin;
+use super::timing;
+use crate::CudaDevice;
+use crate::driver::{Buffer, DriverError, Gpu};
+use crate::memory::{Slice, SliceMut};
+use crate::operations::{self, attention_saved, attention_scratch};
+use crate::values::Half;
+use dtrain_engine::device::Attended;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Repeats whose bits are compared before an engine is timed.
+const REPEATS: usize = 5;
+/// Elements that are compared at once.
+const PIECE: usize = 1 << 16;
+/// How far from dtrain's own kernels an engine may be: the square root of the mean square, in steps of a half at what the result's is.
+const STEPS: f64 = 8.0;
+
+/// Memory of one attention, filled with numbers of both signs.
+struct Room {
+    device: CudaDevice,
+    half: Half,
+    qkv: Buffer<u16>,
+    y: Buffer<u16>,
+    saved: Buffer<f32>,
+    /// Of the output and of `qkv`; nothing for an output.
+    gradients: [Buffer<u16>; 2],
+    scratch: Buffer<f32>,
+}
+
+impl Room {
+    fn new(gpu: &Arc<Gpu>, key: &AttentionKey) -> Result<Self, DriverError> {
+        let precision = key.numbers.precision();
+        let half = precision.half().expect("attention of halves");
+        let device = CudaDevice::one_by_one(gpu, precision)?.with_own_attention();
+        let (context, shape) = (gpu.context(), key.shape());
+        let out = shape.batch * shape.time * shape.heads * shape.head;
+        let has_gradient = key.pass == AttentionPass::Gradient;
+        let if_so = |len: usize| if has_gradient { len } else { 0 };
+        let filled = |len: usize, seed: u32| timing::numbers(&device, key.numbers.storage(), len, seed);
+        let room = Self {
+            half,
+            qkv: filled(3 * out, 1)?,
+            y: filled(out, 2)?,
+            saved: Buffer::new(context, attention_saved(&shape))?,
+            gradients: [filled(if_so(out), 3)?, filled(if_so(3 * out), 4)?],
+            scratch: Buffer::new(context, if_so(attention_scratch(&shape)))?,
+            device,
+        };
+        // A gradient is that of this output.
+        room.forward(key);
+        if has_gradient {
+            room.gradient(key);
+        }
+        room.device.check()?;
+        Ok(room)
+    }
+
+    fn places(&self) -> AttentionPlaces {
+        let [dy, dqkv] = [0, 1].map(|i| self.gradients[i].address());
+        AttentionPlaces {
+            qkv: self.qkv.address(),
+            y: self.y.address(),
+            saved: self.saved.address(),
+            gradient: [dy, dqkv, self.scratch.address()],
+        }
+    }
+
+    fn forward(&self, key: &AttentionKey) {
+        let (stream, shape) = (self.device.stream(), key.shape());
+        // SAFETY: the memory is there, and what is on the stream writes it one behind the other.
+        let (y, saved) = unsafe {
+            let y = SliceMut::new(self.y.address(), self.y.len());
+            (y, SliceMut::new(self.saved.address(), self.saved.len()))
+        };
+        operations::attention_half(stream, self.half, &shape, self.qkv.read(), y, saved);
+    }
+
+    fn gradient(&self, key: &AttentionKey) {
+        let (stream, shape) = (self.device.stream(), key.shape());
+        let [dy, dqkv] = &self.gradients;
+        // SAFETY: as above.
+        let (inputs, dqkv, scratch) = unsafe {
+            let inputs = Attended {
+                qkv: self.qkv.read(),
+                y: self.y.read(),
+                saved: Slice::new(self.saved.address(), self.saved.len()),
+                dy: dy.read(),
+            };
+            let dqkv = SliceMut::new(dqkv.address(), dqkv.len());
+            (inputs, dqkv, SliceMut::new(self.scratch.address(), self.scratch.len()))
+        };
+        operations::attention_half_gradient(stream, self.half, &shape, inputs, dqkv, scratch);
+    }
+
+    /// With this crate's own kernels.
+    fn own(&self, key: &AttentionKey) -> Result<Duration, DriverError> {
+        timing::best(self.device.stream(), || {
+            match key.pass {
+                AttentionPass::Forward => self.forward(key),
+                AttentionPass::Gradient => self.gradient(key),
+            }
+            self.device.check()
+        })
+    }
+
+    /// The result as it lies on the device, and what an output keeps for its gradient.
+    fn result(&self, key: &AttentionKey) -> Result<(Vec<u16>, Vec<f32>), DriverError> {
+        let [_, dqkv] = &self.gradients;
+        let from = if key.pass == AttentionPass::Forward { &self.y } else { dqkv };
+        let (mut found, mut kept) = (vec![0; from.len()], vec![0.0; self.saved.len()]);
+        self.device.download(from.read(), &mut found)?;
+        self.device.download(self.saved.read(), &mut kept)?;
+        Ok((found, kept))
+    }
+
+    /// Whether an engine gives the same bits each time, near what dtrain's own kernels gave.
+    fn is_right(
+        &self,
+        handle: &CudnnHandle,
+        pin: &PinnedAttention,
+        (wanted, kept): &(Vec<u16>, Vec<f32>),
+    ) -> Result<bool, DriverError> {
+        let planned = handle.accept_attention(pin)?;
+        let once = || {
+            // SAFETY: the tensors lie there, as long as their shapes say; nothing else is on the stream.
+            unsafe { self.device.attend(handle, &planned, self.places()) }?;
+            self.result(&pin.key)
+        };
+        let first = once()?;
+        for _ in 1..REPEATS {
+            if once()? != first {
+                return Ok(false);
+            }
+        }
+        let widened = |halves: &[u16]| {
+            let mut floats = vec![0.0; halves.len()];
+            self.half.widen(halves, &mut floats);
+            floats
+        };
+        let mut apart = Apart::default();
+        for (found, wanted) in first.0.chunks(PIECE).zip(wanted.chunks(PIECE)) {
+            apart.note(&widened(found), &widened(wanted));
+        }
+        let mut kept_apart = Apart::default();
+        kept_apart.note(&first.1, kept);
+        let step = if self.half == Half::Bf16 { 2f64.powi(-8) } else { 2f64.powi(-11) };
+        Ok(apart.is_at_most(STEPS * step) && kept_apart.is_at_most(STEPS * step))
+    }
+
+    fn of_library(&self, handle: &CudnnHandle, pin: &PinnedAttention) -> Result<Duration, DriverError> {
+        let planned = handle.accept_attention(pin)?;
+        timing::best(self.device.stream(), || {
+            // SAFETY: the tensors lie there, as long as their shapes say; nothing else is on the stream.
+            unsafe { self.device.attend(handle, &planned, self.places()) }?;
+            self.device.check()
+        })
+    }
+}
+
+/// Sums of squares: of what results are apart, and of what was wanted.
+#[derive(Default)]
+struct Apart {
+    off: f64,
+    all: f64,
+}
+
+impl Apart {
+    fn note(&mut self, found: &[f32], wanted: &[f32]) {
+        for (a, b) in found.iter().zip(wanted) {
+            let (off, b) = (f64::from(*a) - f64::from(*b), f64::from(*b));
+            self.off += off * off;
+            self.all += b * b;
+        }
+    }
+
+    /// Whether they are apart by at most that share. What is not a number is not.
+    fn is_at_most(&self, share: f64) -> bool {
+        self.off <= share * share * self.all
+    }
+}
+
+/// What the library offers that is right, as far as it was tried.
+fn right(room: &Room, handle: &CudnnHandle, key: &AttentionKey) -> Result<Vec<PinnedAttention>, DriverError> {
+    let wanted = room.result(key)?;
+    let mut right = Vec::new();
+    for pin in timing::offered(handle.attention_candidates(key))? {
+        match room.is_right(handle, &pin, &wanted) {
+            Ok(true) => right.push(pin),
+            Ok(false) => {
+                let engine = pin.choice.engine;
+                tracing::warn!(
+                    engine,
+                    key = key.shown(),
+                    "cuDNN's attention is not repeated, or wrong: passed over"
+                );
+            }
+            // One that is offered and then refused is none, nor is one that there is no room for.
+            Err(error @ (DriverError::Library(_) | DriverError::OutOfMemory { .. })) => {
+                tracing::debug!(%error, "an engine of cuDNN is passed over");
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(right)
+}
+
+/// The fastest engine for attention, if it is faster than dtrain's own kernels. *Blocks* for some tens of milliseconds, and while the
+/// library prepares engines.
+///
+/// *Errors*: of the driver. What the library cannot do is done by dtrain's own kernels.
+pub fn choose(
+    gpu: &Arc<Gpu>,
+    library: &Cudnn,
+    key: &AttentionKey,
+) -> Result<Pin<AttentionKey, PinnedAttention>, DriverError> {
+    let room = Room::new(gpu, key)?;
+    let own = room.own(key)?;
+    // SAFETY: the handle goes before the device, which is older.
+    let handle = unsafe { room.device.handle_of(library) }?;
+    let candidates = right(&room, &handle, key)?;
+    let (algorithm, took) = timing::chosen(own, candidates, |pin| room.of_library(&handle, pin))?;
+    Ok(Pin { key: *key, algorithm, took })
+}
+
+/// What the library offers for attention that is right, as far as it was tried, the one that it thinks fastest first.
+///
+/// *Errors*: of the driver.
+pub fn candidates(
+    gpu: &Arc<Gpu>,
+    library: &Cudnn,
+    key: &AttentionKey,
+) -> Result<Vec<PinnedAttention>, DriverError> {
+    let room = Room::new(gpu, key)?;
+    // SAFETY: as above.
+    let handle = unsafe { room.device.handle_of(library) }?;
+    let candidates = right(&room, &handle, key)?;
+    room.device.check()?;
+    Ok(candidates)
+}
