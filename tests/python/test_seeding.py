@@ -38,5 +38,5 @@ for devices in (False, True):
 
 class Seeding(unittest.TestCase):
     def test_draws_are_those_behind_what_each_library_calls_its_seed(self):
-        done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, timeout=60)
+        done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, timeout=600)
         self.assertEqual(done.returncode, 0, done.stderr)

@@ -14,6 +14,8 @@ use super::{LrScaling, Precision, Reduce, Wire};
 use Mark::{Bits, Free};
 use dtrain_engine::{AdjustLr, NewtonSchulz};
 use dtrain_types::{Remirror, ShardLevel};
+use std::collections::HashSet;
+use std::sync::LazyLock;
 
 /// Whether a key can change the bits of the final state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -414,10 +416,11 @@ pub static KEYS: &[Key] = &[
 
 /// Every name once, in the order of the table.
 pub fn names() -> impl Iterator<Item = &'static str> {
-    KEYS.iter()
-        .enumerate()
-        .filter(|(i, key)| !KEYS[..*i].iter().any(|earlier| earlier.name == key.name))
-        .map(|(_, key)| key.name)
+    static NAMES: LazyLock<Vec<&str>> = LazyLock::new(|| {
+        let mut seen = HashSet::new();
+        KEYS.iter().map(|key| key.name).filter(|name| seen.insert(*name)).collect()
+    });
+    NAMES.iter().copied()
 }
 
 /// Whether a section of that name exists.

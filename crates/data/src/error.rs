@@ -697,6 +697,10 @@ pub(crate) enum Nothing {
 /// Whether a field stands for a value that nobody has.
 pub(crate) fn nothing(field: &str) -> Nothing {
     const WORDS: [&str; 8] = ["", "?", "-", "na", "n/a", "#n/a", "nan", "null"];
+    // Most fields are numbers, and none of these words begins as one.
+    if field.as_bytes().first().is_some_and(u8::is_ascii_digit) {
+        return Nothing::Word;
+    }
     let field = field.trim();
     match field.len() {
         5.. => Nothing::Word,

@@ -7,7 +7,7 @@
 use crate::algorithm::{Algorithm, NUMBER, Words};
 use crate::knobs::{CALLS, knobs};
 use crate::objects::{self, COLUMNS, COMPUTE_TYPE, Kind, PITCH, ROWS, SCALE_TYPE, TYPE};
-use crate::problem::Problem;
+use crate::problem::{Activation, Problem};
 use crate::product::{Product, order};
 use crate::queue;
 use crate::status::{Answer, EXECUTION_FAILED, INVALID_VALUE, NOT_SUPPORTED, SUCCESS, Status, demand, words};
@@ -239,8 +239,12 @@ unsafe extern "C" fn cublasLtMatmul(
         let fits = workspace_bytes >= room && (room == 0 || workspace != 0);
         // One that is given has to be aligned, needed or not.
         let aligned = workspace.is_multiple_of(WORKSPACE_ALIGNMENT);
-        let there =
-            at_a != 0 && at_b != 0 && at_d != 0 && (beta == 0.0 || at_c != 0) && problem.bias != Some(0);
+        let there = at_a != 0
+            && at_b != 0
+            && at_d != 0
+            && (beta == 0.0 || at_c != 0)
+            && problem.bias != Some(0)
+            && !matches!(problem.activation, Activation::Gelu { at: 0, .. });
         // C in the place of D is D.
         let one = at_c != at_d || problem.c.pitch == problem.d.pitch;
         demand(fits && aligned && there && one, INVALID_VALUE)?;

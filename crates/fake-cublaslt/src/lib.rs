@@ -14,7 +14,7 @@
 //! - A handle or descriptor that is used after its end is refused, and not a crash.
 //!
 //! What it does not do: other numbers than f32, bf16 and f16, batches, other orders than columns, factors in the device's memory,
-//! gradients and GELU as epilogues, a product without an algorithm (the real one would choose in silence, and dtrain never wants
+//! gradients as epilogues, GELU without a bias or without keeping what it is of, a product without an algorithm (the real one would choose in silence, and dtrain never wants
 //! that), C whose pitch is 0. TF32 is computed as f32. Operands have to be aligned to what the algorithm asks for, a workspace to 16 bytes
 //! (the real one asks for 256). It says nothing about speed.
 //!

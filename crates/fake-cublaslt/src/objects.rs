@@ -14,6 +14,8 @@ pub(crate) const TURNED_B: c_uint = 4;
 pub(crate) const TURNED_C: c_uint = 5;
 pub(crate) const EPILOGUE: c_uint = 7;
 pub(crate) const BIAS_POINTER: c_uint = 8;
+pub(crate) const KEPT_POINTER: c_uint = 11;
+pub(crate) const KEPT_PITCH: c_uint = 12;
 pub(crate) const BIAS_TYPE: c_uint = 26;
 
 /// The value of `BIAS_TYPE` that stands for the type of D.
@@ -41,6 +43,8 @@ const PRODUCT: &[Row] = &[
     (EPILOGUE, 4, 1),
     (BIAS_POINTER, 8, 0),
     (10, 8, 0),
+    (KEPT_POINTER, 8, 0),
+    (KEPT_PITCH, 8, 0),
     (15, 4, 0),
     (25, 1, 0),
     (BIAS_TYPE, 4, AS_D),

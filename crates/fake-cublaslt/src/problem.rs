@@ -6,8 +6,8 @@
 use crate::attributes::Attributes;
 use crate::matrix::{Matrix, numbers};
 use crate::objects::{
-    AS_D, BATCHES, BIAS_POINTER, BIAS_TYPE, COLUMNS, COMPUTE_TYPE, EPILOGUE, ORDER, PITCH, POINTER_MODE,
-    ROWS, SCALE_TYPE, TURNED_A, TURNED_B, TURNED_C, TYPE,
+    AS_D, BATCHES, BIAS_POINTER, BIAS_TYPE, COLUMNS, COMPUTE_TYPE, EPILOGUE, KEPT_PITCH, KEPT_POINTER, ORDER,
+    PITCH, POINTER_MODE, ROWS, SCALE_TYPE, TURNED_A, TURNED_B, TURNED_C, TYPE,
 };
 use crate::status::{INVALID_VALUE, NOT_SUPPORTED, Status};
 use dtrain_fake_common::numbers::Numbers;
@@ -18,6 +18,22 @@ const COMPUTE_TF32: u64 = 77;
 
 const RELU: u64 = 2;
 const BIAS: u64 = 4;
+const GELU: u64 = 32;
+const KEPT: u64 = 128;
+/// What the distance of columns of what is kept is a multiple of.
+const KEPT_ALIGNED: usize = 8;
+
+/// What is done to a sum last.
+#[derive(Clone, Copy)]
+pub(crate) enum Activation {
+    None,
+    Relu,
+    /// By the hyperbolic tangent; what it is of is kept at this address, columns so far apart. The address may be null.
+    Gelu {
+        at: usize,
+        pitch: usize,
+    },
+}
 
 #[derive(Clone, Copy)]
 pub(crate) struct Problem {
@@ -32,7 +48,7 @@ pub(crate) struct Problem {
     pub compute: u32,
     /// The address of a bias, if there is to be one; it may be null.
     pub bias: Option<usize>,
-    pub relu: bool,
+    pub activation: Activation,
 }
 
 impl Problem {
@@ -52,6 +68,7 @@ impl Problem {
             1 => 0,
             known @ (RELU | BIAS) => known,
             6 => RELU | BIAS,
+            164 => GELU | KEPT | BIAS,
             _ => return Err(NOT_SUPPORTED),
         };
         let has_bias = epilogue & BIAS != 0;
@@ -77,8 +94,15 @@ impl Problem {
             return Err(INVALID_VALUE);
         }
         let bias = has_bias.then(|| product.get(BIAS_POINTER) as usize);
-        let (relu, compute) = (epilogue & RELU != 0, compute as u32);
-        Ok(Self { a, b, c, d, turned_a, turned_b, inner, compute, bias, relu })
+        let (at, pitch) = (product.get(KEPT_POINTER) as usize, product.get(KEPT_PITCH) as usize);
+        let activation = match epilogue & (RELU | GELU) {
+            RELU => Activation::Relu,
+            GELU if pitch < rows || !pitch.is_multiple_of(KEPT_ALIGNED) => return Err(INVALID_VALUE),
+            GELU => Activation::Gelu { at, pitch },
+            _ => Activation::None,
+        };
+        let compute = compute as u32;
+        Ok(Self { a, b, c, d, turned_a, turned_b, inner, compute, bias, activation })
     }
 
     /// A, B, C and D.

@@ -4,7 +4,7 @@
 //! panel stay in registers. What blocks share by split-K goes through the workspace.
 
 use crate::knobs::knobs;
-use crate::problem::Problem;
+use crate::problem::{Activation, Problem};
 use std::ops::Range;
 
 const ROWS: usize = 8;
@@ -79,7 +79,7 @@ fn block(left: &[f32], right: &[f32], runs: &[Range<usize>]) -> Tile {
 
 impl Product {
     /// # Safety
-    /// The matrices of the problem lie at the addresses, its bias and the workspace too, and nobody else uses D and the workspace.
+    /// The matrices of the problem lie at the addresses, its bias, what is kept and the workspace too, and nobody else uses what is written.
     pub unsafe fn compute(&self) {
         let Problem { a, b, d, inner, turned_a, turned_b, .. } = self.problem;
         let [at_a, at_b, ..] = self.addresses;
@@ -146,7 +146,7 @@ impl Product {
     /// # Safety
     /// As of `compute`; the place is one of D.
     unsafe fn finish(&self, row: usize, column: usize, sum: f32) {
-        let Problem { c, d, bias, relu, .. } = self.problem;
+        let Problem { c, d, bias, activation, .. } = self.problem;
         let [.., at_c, at_d] = self.addresses;
         let mut value = self.alpha * sum;
         if self.beta != 0.0 {
@@ -157,7 +157,23 @@ impl Product {
             // SAFETY: a bias has a number for each row; the caller's promise.
             value += unsafe { d.numbers.read(bias, row) };
         }
-        let value = if relu && value < 0.0 { 0.0 } else { value };
+        let value = match activation {
+            Activation::None => value,
+            Activation::Relu => {
+                if value < 0.0 {
+                    0.0
+                } else {
+                    value
+                }
+            }
+            Activation::Gelu { at, pitch } => {
+                // SAFETY: what is kept lies as D does, columns so far apart; the caller's promise.
+                unsafe { d.numbers.write(at, column * pitch + row, value) };
+                // 0.7978846 is the root of 2 / pi.
+                let inside = 0.797_884_6 * (value + 0.044_715 * value * value * value);
+                0.5 * value * (1.0 + inside.tanh())
+            }
+        };
         // SAFETY: a place of D; the caller's promise.
         unsafe { d.numbers.write(at_d, d.place(row, column), value) };
     }

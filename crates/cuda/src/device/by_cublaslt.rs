@@ -3,14 +3,14 @@
 //! It does not know how a choice is made.
 
 use super::CudaDevice;
-use super::placed::{Copies, Stretch, room_for_copies};
+use super::placed::{ALIGNED, Copies, Stretch, room_for_copies};
 use super::products::{AskedProducts, Finished, key_of};
 use crate::driver::DriverError;
 use crate::libraries::Numbers;
 use crate::libraries::cublaslt::{Finish, Matrices, ProductKey, ProductWorkspace, WORKSPACE};
 use crate::operations::{hold, pitch_of, product_of_linear};
 use crate::values::{Storage, Values, ValuesMut};
-use dtrain_engine::device::{Activation, LinearShape, Operands, Product, Write};
+use dtrain_engine::device::{Activation, Gelu, LinearShape, Operands, Product, Write};
 
 impl CudaDevice {
     /// The products that a library might be asked for, since the device was made: with what a library chose for them another device
@@ -43,7 +43,30 @@ impl CudaDevice {
         assert!(bias.is_none_or(|bias| bias.len() == outputs), "the bias of {outputs} outputs");
         assert!(plus.is_none_or(|plus| plus.len() == y.len()), "what is added lies as the result does");
         let product = product_of_linear(shape, pitch_of("y", y.len(), shape.rows, outputs));
-        self.done_by_library(&product, [x, w], y, Finished { finish, bias, plus })
+        self.done_by_library(&product, [x, w], y, Finished { finish, bias, plus, kept: None })
+    }
+
+    /// The same of one whose output is `y = gelu(z)`, which the library computes by the hyperbolic tangent, in halves.
+    ///
+    /// *Panics* on lengths as [`crate::operations::product`] does.
+    pub(super) fn linear_gelu_by_library(
+        &self,
+        shape: LinearShape,
+        operands: Operands<Values<'_>>,
+        form: Gelu,
+        z: &mut ValuesMut<'_>,
+        y: &mut ValuesMut<'_>,
+    ) -> bool {
+        let Operands { x, w, bias } = operands;
+        if form != Gelu::Tanh || bias.is_none() || self.precision.half().is_none() {
+            return false;
+        }
+        let outputs = shape.outputs;
+        assert!(bias.is_some_and(|bias| bias.len() == outputs), "the bias of {outputs} outputs");
+        assert_eq!(z.len(), y.len(), "what GELU is of lies as its result does");
+        let product = product_of_linear(shape, pitch_of("y", y.len(), shape.rows, outputs));
+        let with = Finished { finish: Finish::BiasGelu, bias, plus: None, kept: Some(z.read()) };
+        self.done_by_library(&product, [x, w], y, with)
     }
 
     /// Whether a library has done a product: put it on the stream.
@@ -65,6 +88,11 @@ impl CudaDevice {
         let nothing = (0, 0);
         let read = [Some(a), Some(b), with.plus, with.bias]
             .map(|operand| operand.map_or(Some(nothing), |values| stretch(values, key.numbers.storage())));
+        // Where it lies follows from the model.
+        let kept = with.kept.and_then(|kept| stretch(kept, c.storage()));
+        if kept.is_some_and(|(at, _)| !at.is_multiple_of(ALIGNED)) {
+            return false;
+        }
         // A parameter without a copy in halves.
         let [Some(a_at), Some(b_at), Some(plus), Some(bias)] = read else { return false };
         let mut asked = self.products.asked();
@@ -88,6 +116,7 @@ impl CudaDevice {
         let is_exact = shape.write == Write::Set || c.storage() == Storage::F32;
         assert!(is_exact, "a sum in halves would lose what is added: {shape:?}");
         let Some(written) = stretch(c, c.storage()) else { return false };
+        let kept = kept.map_or(0, |(at, _)| at);
         let read = [a_at, b_at, plus, bias];
         let room = WORKSPACE + room_for_copies(&read) + room_for_copies(&[written]);
         let given = self.workspace().room_for_library(room).and_then(|address| {
@@ -97,7 +126,7 @@ impl CudaDevice {
                 let [a, b, plus, bias] = read.map(|operand| copies.of(operand));
                 ([a?, b?, plus?, bias?], copies.of(written)?)
             };
-            let operands = Matrices { a, b, c, plus, bias };
+            let operands = Matrices { a, b, c, plus, bias, kept };
             let workspace = ProductWorkspace { address, bytes: WORKSPACE };
             self.stream.give_foreign("cuBLASLt", |stream| {
                 // SAFETY: the matrices lie there by the promise of their slices, which compared their lengths with the shape; the

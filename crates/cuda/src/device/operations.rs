@@ -227,8 +227,11 @@ impl Device for CudaDevice {
         operands: Operands<Ref<'_>>,
         form: Gelu,
         mut z: Mut<'_>,
-        y: Mut<'_>,
+        mut y: Mut<'_>,
     ) {
+        if self.linear_gelu_by_library(shape, operands, form, &mut z, &mut y) {
+            return;
+        }
         if self.linear_by_library(shape, operands, Activation::None, None, &mut z) {
             return kernels::gelu(self.stream(), form, z.read(), y);
         }

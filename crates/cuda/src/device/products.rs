@@ -36,6 +36,8 @@ pub(super) struct Finished<'a> {
     pub finish: Finish,
     pub bias: Option<Values<'a>>,
     pub plus: Option<Values<'a>>,
+    /// Where the sum is kept beside what its activation makes of it.
+    pub kept: Option<Values<'a>>,
 }
 
 impl Default for Products {

@@ -6,12 +6,14 @@
 
 use super::cublaslt::{CublasLt, Finish, Matrices, PinnedAlgorithm, ProductKey, ProductWorkspace, WORKSPACE};
 use super::layouts::Layout;
+use super::near::are_near;
 use super::pins::Pin;
 use super::timing;
 use crate::CudaDevice;
 use crate::driver::{Buffer, DriverError, Gpu, Stream};
+use crate::operations;
 use crate::values::{Storage, Values};
-use dtrain_engine::device::{Activation, Device, LinearShape, Operands, Product, Strides, Write};
+use dtrain_engine::device::{Activation, Device, Gelu, LinearShape, Operands, Product, Strides, Write};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -20,11 +22,13 @@ struct Room {
     device: CudaDevice,
     /// Operands, the bias, and what is added, as they are multiplied.
     read: [Buffer<u16>; 4],
-    /// The bias in f32.
+    /// The bias in f32, where it is multiplied in halves.
     floats: Buffer<f32>,
     workspace: Buffer<u8>,
     /// A sum of f32 or of halves, in memory of either.
     out: Buffer<u16>,
+    /// The sum that GELU is of.
+    kept: Buffer<u16>,
 }
 
 /// Elements from the first of an operand to behind its last.
@@ -68,13 +72,19 @@ impl Room {
             filled(layouts.out.rows as usize, 3)?,
             filled(if key.finish.has_plus() { out } else { 1 }, 4)?,
         ];
-        let floats = Buffer::new(context, layouts.out.rows as usize)?;
+        let mut floats = Buffer::new(context, layouts.out.rows as usize)?;
         let bytes = if key.numbers.into_floats() { 2 } else { 1 };
+        let kept = Buffer::new(context, if key.finish.keeps() { out } else { 0 })?;
         let (workspace, out) =
             (Buffer::new(context, WORKSPACE as usize)?, Buffer::new(context, bytes * out)?);
-        // SAFETY: they are this device's own memory, and nobody else has it.
-        unsafe { device.stream().fill(floats.address(), floats.len(), 0)? };
-        Ok(Self { device, read, floats, workspace, out })
+        if let Some(half) = key.numbers.precision().half() {
+            let mut list = vec![0; floats.len()];
+            device.download(read[2].read(), &mut list)?;
+            let mut widened = vec![0.0; list.len()];
+            half.widen(&list, &mut widened);
+            device.upload(&widened, floats.write())?;
+        }
+        Ok(Self { device, read, floats, workspace, out, kept })
     }
 
     fn stream(&self) -> &Arc<Stream> {
@@ -91,7 +101,8 @@ impl Room {
         let [a, b, bias, plus] = [0, 1, 2, 3].map(|i| self.read[i].address());
         let (plus, bias) =
             (if finish.has_plus() { plus } else { 0 }, if finish.has_bias() { bias } else { 0 });
-        let operands = Matrices { a, b, c: self.out.address(), plus, bias };
+        let kept = if finish.keeps() { self.kept.address() } else { 0 };
+        let operands = Matrices { a, b, c: self.out.address(), plus, bias, kept };
         let workspace = ProductWorkspace { address: self.workspace.address(), bytes: WORKSPACE };
         self.time(|| {
             self.stream().give_foreign("cuBLASLt", |stream| {
@@ -129,12 +140,54 @@ impl Room {
         };
         let operands = Operands { x: a, w: b, bias: key.finish.has_bias().then_some(bias) };
         self.time(|| {
-            match key.finish.has_plus() {
-                true => self.device.linear_plus(linear, operands, plus, result()),
-                false => self.device.linear(linear, operands, activation, result()),
+            match key.finish {
+                Finish::Plus | Finish::PlusBias => self.device.linear_plus(linear, operands, plus, result()),
+                Finish::BiasGelu => {
+                    // SAFETY: as of the result.
+                    let z = unsafe { timing::write(self.kept.address(), storage, self.kept.len()) };
+                    self.device.linear_gelu(linear, operands, Gelu::Tanh, z, result());
+                }
+                Finish::None | Finish::Bias | Finish::BiasRelu => {
+                    self.device.linear(linear, operands, activation, result());
+                }
             }
             self.device.check()
         })
+    }
+
+    /// GELU as a pass of its own behind a product.
+    fn gelu(&self, key: &ProductKey) -> Result<Duration, DriverError> {
+        let (storage, len) = (key.numbers.storage(), self.kept.len());
+        self.time(|| {
+            // SAFETY: as of the result.
+            let (z, y) = unsafe {
+                let z = timing::read(self.kept.address(), storage, len);
+                (z, timing::write(self.out.address(), storage, len))
+            };
+            operations::gelu(self.stream(), Gelu::Tanh, z, y);
+            self.device.check()
+        })
+    }
+
+    /// What lies in the result, and what is kept.
+    fn found(&self) -> Result<[Vec<u16>; 2], DriverError> {
+        let (mut out, mut kept) = (vec![0; self.kept.len()], vec![0; self.kept.len()]);
+        self.device.download(self.out.read(), &mut out)?;
+        self.device.download(self.kept.read(), &mut kept)?;
+        Ok([out, kept])
+    }
+
+    /// Whether GELU is what dtrain's own kernel makes of it, which has just run, and the sum that it is of too.
+    fn is_right(
+        &self,
+        library: &Arc<CublasLt>,
+        pin: &PinnedAlgorithm,
+        wanted: &[Vec<u16>; 2],
+    ) -> Result<bool, DriverError> {
+        let Some(half) = pin.key.numbers.precision().half() else { return Ok(false) };
+        self.of_library(library, pin)?;
+        let found = self.found()?;
+        Ok(found.iter().zip(wanted).all(|(found, wanted)| are_near(half, found, wanted)))
     }
 }
 
@@ -147,8 +200,36 @@ pub fn choose(
     key: &ProductKey,
 ) -> Result<Pin<ProductKey, PinnedAlgorithm>, DriverError> {
     let room = Room::new(gpu, key)?;
-    let own = room.own(key)?;
-    let candidates = timing::offered(library.candidates(key))?;
+    let mut own = room.own(key)?;
+    let mut candidates = timing::offered(library.candidates(key))?;
+    if key.finish.keeps() {
+        candidates = right(&room, library, candidates)?;
+        // Without it the library does the sum, and GELU is a pass behind.
+        let [behind, _] = choose(gpu, library, &ProductKey { finish: Finish::Bias, ..*key })?.took;
+        own = own.min(Duration::from_micros(behind) + room.gelu(key)?);
+    }
     let (algorithm, took) = timing::chosen(own, candidates, |pin| room.of_library(library, pin))?;
     Ok(Pin { key: *key, algorithm, took })
+}
+
+/// Those that do what dtrain's own kernel did, which has just run.
+fn right(
+    room: &Room,
+    library: &Arc<CublasLt>,
+    candidates: Vec<PinnedAlgorithm>,
+) -> Result<Vec<PinnedAlgorithm>, DriverError> {
+    let wanted = room.found()?;
+    let mut right = Vec::new();
+    for pin in candidates {
+        match room.is_right(library, &pin, &wanted) {
+            Ok(true) => right.push(pin),
+            Ok(false) => tracing::warn!(?pin, "cuBLASLt's GELU is another one: passed over"),
+            // One that is offered and then refused is none.
+            Err(error @ DriverError::Library(_)) => {
+                tracing::debug!(%error, "an algorithm of cuBLASLt is passed over");
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(right)
 }

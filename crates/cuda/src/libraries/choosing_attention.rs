@@ -5,6 +5,7 @@
 
 use super::attention::{AttentionKey, AttentionPass};
 use super::cudnn::{AttentionPlaces, Cudnn, CudnnHandle, PinnedAttention};
+use super::near::{are_near, are_near_floats};
 use super::pins::Pin;
 use super::timing;
 use crate::CudaDevice;
@@ -18,10 +19,6 @@ use std::time::Duration;
 
 /// Repeats whose bits are compared before an engine is timed.
 const REPEATS: usize = 5;
-/// Elements that are compared at once.
-const PIECE: usize = 1 << 16;
-/// How far from dtrain's own kernels an engine may be: the square root of the mean square, in steps of a half at what the result's is.
-const STEPS: f64 = 8.0;
 
 /// Memory of one attention, filled with numbers of both signs.
 struct Room {
@@ -140,19 +137,7 @@ impl Room {
                 return Ok(false);
             }
         }
-        let widened = |halves: &[u16]| {
-            let mut floats = vec![0.0; halves.len()];
-            self.half.widen(halves, &mut floats);
-            floats
-        };
-        let mut apart = Apart::default();
-        for (found, wanted) in first.0.chunks(PIECE).zip(wanted.chunks(PIECE)) {
-            apart.note(&widened(found), &widened(wanted));
-        }
-        let mut kept_apart = Apart::default();
-        kept_apart.note(&first.1, kept);
-        let step = if self.half == Half::Bf16 { 2f64.powi(-8) } else { 2f64.powi(-11) };
-        Ok(apart.is_at_most(STEPS * step) && kept_apart.is_at_most(STEPS * step))
+        Ok(are_near(self.half, &first.0, wanted) && are_near_floats(self.half, &first.1, kept))
     }
 
     fn of_library(&self, handle: &CudnnHandle, pin: &PinnedAttention) -> Result<Duration, DriverError> {
@@ -162,28 +147,6 @@ impl Room {
             unsafe { self.device.attend(handle, &planned, self.places()) }?;
             self.device.check()
         })
-    }
-}
-
-/// Sums of squares: of what results are apart, and of what was wanted.
-#[derive(Default)]
-struct Apart {
-    off: f64,
-    all: f64,
-}
-
-impl Apart {
-    fn note(&mut self, found: &[f32], wanted: &[f32]) {
-        for (a, b) in found.iter().zip(wanted) {
-            let (off, b) = (f64::from(*a) - f64::from(*b), f64::from(*b));
-            self.off += off * off;
-            self.all += b * b;
-        }
-    }
-
-    /// Whether they are apart by at most that share. What is not a number is not.
-    fn is_at_most(&self, share: f64) -> bool {
-        self.off <= share * share * self.all
     }
 }
 

@@ -63,19 +63,27 @@ pub enum Finish {
     Plus,
     /// `+ plus + bias`.
     PlusBias,
+    /// `gelu(+ bias)`, by the hyperbolic tangent; what it is of is kept, and lies as the result does.
+    BiasGelu,
 }
 
 impl Finish {
     /// Whether there is a bias.
     #[must_use]
     pub fn has_bias(self) -> bool {
-        matches!(self, Self::Bias | Self::BiasRelu | Self::PlusBias)
+        matches!(self, Self::Bias | Self::BiasRelu | Self::PlusBias | Self::BiasGelu)
     }
 
     /// Whether something is added that lies as the result does.
     #[must_use]
     pub fn has_plus(self) -> bool {
         matches!(self, Self::Plus | Self::PlusBias)
+    }
+
+    /// Whether the sum is kept beside what its activation makes of it.
+    #[must_use]
+    pub fn keeps(self) -> bool {
+        self == Self::BiasGelu
     }
 }
 
@@ -224,12 +232,18 @@ impl Descriptors {
             Finish::None | Finish::Plus => None,
             Finish::Bias | Finish::PlusBias => Some(sys::cublasLtEpilogue_t::CUBLASLT_EPILOGUE_BIAS),
             Finish::BiasRelu => Some(sys::cublasLtEpilogue_t::CUBLASLT_EPILOGUE_RELU_BIAS),
+            Finish::BiasGelu => Some(sys::cublasLtEpilogue_t::CUBLASLT_EPILOGUE_GELU_AUX_BIAS),
         };
         if let Some(epilogue) = epilogue {
             use sys::cublasLtMatmulDescAttributes_t as Attribute;
             let how = ("cublasLtMatmulDescSetAttribute", sys::cublasLtMatmulDescSetAttribute as Set<_, _>);
             set(how, product.what, Attribute::CUBLASLT_MATMUL_DESC_EPILOGUE, epilogue as u32)?;
             set(how, product.what, Attribute::CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, written as i32)?;
+            if key.finish.keeps() {
+                // In numbers of the result.
+                let pitch = key.layouts.out.pitch as i64;
+                set(how, product.what, Attribute::CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, pitch)?;
+            }
         }
         Ok(Self {
             product,
@@ -448,6 +462,8 @@ pub struct Matrices {
     pub plus: u64,
     /// The bias; 0 where there is none.
     pub bias: u64,
+    /// Where the sum is kept; 0 where it is not.
+    pub kept: u64,
 }
 
 /// Memory of a stream that its products may write over.
@@ -459,7 +475,7 @@ pub struct ProductWorkspace {
     pub bytes: u64,
 }
 
-// SAFETY: descriptors are the library's own plain memory; whoever changes one (a bias is set for each run) has it alone, by `&mut`.
+// SAFETY: descriptors are the library's own plain memory; whoever changes one (a bias, and what is kept, are set for each run) has it alone, by `&mut`.
 unsafe impl Send for PlannedProduct {}
 
 impl fmt::Debug for PlannedProduct {
@@ -482,26 +498,34 @@ impl PlannedProduct {
     ///
     /// # Safety
     /// The matrices of the key lie at these addresses of the device whose context is current, until the stream is through.
-    /// Nothing else uses `c` and the workspace until then. The stream is alive.
+    /// Nothing else uses `c`, what is kept and the workspace until then. The stream is alive.
     pub unsafe fn run(
         &mut self,
         operands: Matrices,
         workspace: ProductWorkspace,
         stream: *mut c_void,
     ) -> Result<(), LibraryError> {
-        let Matrices { a, b, c, plus, bias } = operands;
+        let Matrices { a, b, c, plus, bias, kept } = operands;
         let alignment = u64::from(self.key.alignment);
-        assert!([a, b, c, plus].iter().all(|at| at.is_multiple_of(alignment)), "{operands:?} by {alignment}");
+        assert!(
+            [a, b, c, plus, kept].iter().all(|at| at.is_multiple_of(alignment)),
+            "{operands:?} by {alignment}"
+        );
         assert!(workspace.bytes >= self.workspace, "{workspace:?}, and {} bytes are needed", self.workspace);
         let finish = self.key.finish;
         assert!(
-            finish.has_plus() == (plus != 0) && finish.has_bias() == (bias != 0),
+            [finish.has_plus(), finish.has_bias(), finish.keeps()] == [plus, bias, kept].map(|at| at != 0),
             "{operands:?} for {finish:?}"
         );
         if finish.has_bias() {
             let at = sys::cublasLtMatmulDescAttributes_t::CUBLASLT_MATMUL_DESC_BIAS_POINTER;
             let how = ("cublasLtMatmulDescSetAttribute", sys::cublasLtMatmulDescSetAttribute as Set<_, _>);
             set(how, self.descriptors.product.what, at, bias)?;
+        }
+        if finish.keeps() {
+            let at = sys::cublasLtMatmulDescAttributes_t::CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER;
+            let how = ("cublasLtMatmulDescSetAttribute", sys::cublasLtMatmulDescSetAttribute as Set<_, _>);
+            set(how, self.descriptors.product.what, at, kept)?;
         }
         let before = if finish.has_plus() { plus } else { c };
         let (one, share) = (1.0f32, if self.key.adds || finish.has_plus() { 1.0f32 } else { 0.0 });

@@ -19,6 +19,7 @@ pub mod convolution;
 pub mod cublaslt;
 pub mod cudnn;
 pub mod layouts;
+mod near;
 mod opened;
 pub mod pins;
 mod timing;

@@ -35,7 +35,7 @@ pub fn rounded(half: Half, x: f32) -> u16 {
     }
 }
 
-fn exact(half: Half, bits: u16) -> f32 {
+pub fn exact(half: Half, bits: u16) -> f32 {
     match half {
         Half::Bf16 => bf16::from_bits(bits).to_f32(),
         Half::F16 => f16::from_bits(bits).to_f32(),
@@ -153,16 +153,16 @@ pub fn near_and_the_same(
     busy.stream.finish().expect(WORKS);
 }
 
-/// Runs this whole binary on the fakes, if they were built: this library, whose variable names the driver.
-pub fn runs_on_the_fakes(library: &str, variable: &str) {
+/// Runs a test of this binary once more on the fakes, if they were built: this library, whose variable names the driver.
+pub fn runs_on_the_fakes(test: &str, library: &str, variable: &str) {
     let Some(driver) = fake_library().filter(|_| !is_fake()) else { return };
     if !driver.with_file_name(library).exists() {
         return;
     }
     let mut command = Command::new(std::env::current_exe().expect("this binary"));
-    command.arg("--nocapture").env("DTRAIN_FAKE_CUDA", "1").env(variable, driver);
+    command.args(["--exact", test, "--nocapture"]).env("DTRAIN_FAKE_CUDA", "1").env(variable, driver);
     let output = command.output().expect("a child");
     let said = String::from_utf8_lossy(&output.stdout);
     assert!(output.status.success(), "{said}\n{}", String::from_utf8_lossy(&output.stderr));
-    assert!(said.contains(" passed; 0 failed") && !said.contains("skipped: "), "{said}");
+    assert!(said.contains(" 1 passed; 0 failed") && !said.contains("skipped: "), "{said}");
 }

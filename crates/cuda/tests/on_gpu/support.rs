@@ -52,14 +52,15 @@ impl Fake {
     }
 }
 
-/// Runs this whole binary on the fake driver, so that what only a GPU can show is known to come to its end. Nothing where it
+/// Runs the tests of this binary that these arguments leave on the fake driver, so that what only a GPU can show is known to come to its end. Nothing where it
 /// was not built, as on the machine that the binary was carried to.
-pub fn runs_on_the_fake() {
+pub fn runs_on_the_fake(arguments: &[&str]) {
     if is_fake() || fake_library().is_none() || compiler().is_none() {
         return;
     }
     let mut command = Command::new(std::env::current_exe().expect("this binary"));
-    let output = command.arg("--nocapture").env("DTRAIN_FAKE_CUDA", "1").output().expect("a child");
+    let output =
+        command.args(arguments).arg("--nocapture").env("DTRAIN_FAKE_CUDA", "1").output().expect("a child");
     let said = String::from_utf8_lossy(&output.stdout);
     assert!(output.status.success(), "{said}\n{}", String::from_utf8_lossy(&output.stderr));
     assert!(said.contains(" passed; 0 failed") && !said.contains("skipped: "), "{said}");

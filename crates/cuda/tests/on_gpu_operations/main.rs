@@ -24,6 +24,11 @@ mod precision;
 mod real_sizes;
 
 #[test]
-fn all_of_it_runs_to_its_end_on_the_fake_driver() {
-    support::runs_on_the_fake();
+fn operations_by_themselves_run_to_their_end_on_the_fake_driver() {
+    support::runs_on_the_fake(&["checks::"]);
+}
+
+#[test]
+fn all_else_runs_to_its_end_on_the_fake_driver() {
+    support::runs_on_the_fake(&["--skip", "checks::"]);
 }

@@ -90,5 +90,5 @@ fn the_stand_in_gives_these_bits_too() {
 
 #[test]
 fn all_of_it_runs_to_its_end_on_the_fake_driver() {
-    support::runs_on_the_fake();
+    support::runs_on_the_fake(&[]);
 }

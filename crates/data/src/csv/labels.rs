@@ -3,7 +3,7 @@
 //! Names are numbered in alphabetical order once all tables are read, so that the numbers do not depend on which
 //! row comes first.
 
-use super::lines::{ColumnRef, Line, number};
+use super::lines::{ColumnRef, Line, number, trimmed};
 use super::options::CsvTarget;
 use crate::DataError;
 use crate::rows::{MAX_DERIVED_CLASSES, Table, Targets, class_of};
@@ -39,7 +39,7 @@ impl Labels {
         at: ColumnRef<'_>,
         targets: &mut Targets,
     ) -> Result<(), DataError> {
-        let text = line.fields()[at.column].trim();
+        let text = trimmed(&line.fields()[at.column]);
         match targets {
             Targets::Values { values, .. } => values.push(number(file, line.number, at, text)?),
             Targets::Classes(classes) => classes.push(self.class(file, line.number, text)?),

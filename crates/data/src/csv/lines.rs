@@ -100,7 +100,7 @@ pub(crate) fn split(line: &str, delimiter: char) -> Vec<Cow<'_, str>> {
         return line.split_whitespace().map(Cow::Borrowed).collect();
     }
     if !line.contains('"') {
-        return line.split(delimiter).map(|field| Cow::Borrowed(field.trim())).collect();
+        return line.split(delimiter).map(|field| Cow::Borrowed(trimmed(field))).collect();
     }
     let mut quote = Quote::Start;
     let parts = line.split(move |c| {
@@ -110,7 +110,7 @@ pub(crate) fn split(line: &str, delimiter: char) -> Vec<Cow<'_, str>> {
     });
     parts
         .map(|field| {
-            let field = field.trim();
+            let field = trimmed(field);
             match field.strip_prefix('"').and_then(|field| field.strip_suffix('"')) {
                 Some(inside) if inside.contains('"') => Cow::Owned(inside.replace("\"\"", "\"")),
                 Some(inside) => Cow::Borrowed(inside),
@@ -126,9 +126,18 @@ impl Line<'_> {
     }
 }
 
+/// A field without the white space around it. Most have none, which their ends tell.
+pub(crate) fn trimmed(field: &str) -> &str {
+    match field.as_bytes() {
+        [first, .., last] if first.is_ascii_graphic() && last.is_ascii_graphic() => field,
+        [only] if only.is_ascii_graphic() => field,
+        _ => field.trim(),
+    }
+}
+
 /// A field as a finite number.
 pub(crate) fn number(file: &Path, line: u64, at: ColumnRef<'_>, field: &str) -> Result<f32, DataError> {
-    let value: f32 = field.trim().parse().map_err(|_| not_a_number(file, line, at, field))?;
+    let value: f32 = trimmed(field).parse().map_err(|_| not_a_number(file, line, at, field))?;
     if value.is_finite() {
         return Ok(value);
     }

@@ -5,7 +5,7 @@
 //! that end at the end of a line, so that many can be read side by side.
 
 use super::encoder::{Encoder, Fill};
-use super::lines::{ColumnRef, split};
+use super::lines::{ColumnRef, split, trimmed};
 use super::quotes::{Quote, RowEnds};
 use crate::DataError;
 use crate::InputSpec;
@@ -150,7 +150,7 @@ impl RowParser {
             }
             self.preparation.normalise(&mut rows.values[first..]);
             if let Some(target) = target {
-                rows.targets.push(fields[target].trim().to_owned());
+                rows.targets.push(trimmed(&fields[target]).to_owned());
             }
             rows.lines.push(line);
         }

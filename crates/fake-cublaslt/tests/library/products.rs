@@ -4,7 +4,8 @@ use crate::caller::{Caller, OK, addresses, attribute};
 use crate::operands::Case;
 use cudarc::cublaslt::sys::{
     self, cublasLtEpilogue_t as Epilogue, cublasLtMatmulAlgoConfigAttributes_t as Config,
-    cublasLtMatmulPreferenceAttributes_t as Preference, cudaDataType as Type,
+    cublasLtMatmulDescAttributes_t as Of, cublasLtMatmulPreferenceAttributes_t as Preference,
+    cudaDataType as Type,
 };
 
 const F32: Type = Type::CUDA_R_32F;
@@ -101,5 +102,42 @@ fn tf32_is_for_f32_alone() {
         let case = Case { read, written, ..Case::f32([16, 16, 16]) };
         let caller = Caller::computing(&case, &mut case.operands(), tf32);
         assert_eq!(caller.found(1).is_ok(), takes, "{read:?}");
+    }
+}
+
+#[test]
+fn gelu_keeps_what_it_is_of() {
+    let kept = Case { epilogue: Epilogue::CUBLASLT_EPILOGUE_BIAS, ..Case::f32([16, 5, 12]) };
+    let gelu = Case { epilogue: Epilogue::CUBLASLT_EPILOGUE_GELU_AUX_BIAS, ..kept };
+    let run = |case: Case, change: &dyn Fn(&Caller)| {
+        let mut operands = case.operands();
+        let caller = Caller::new(&case, &mut operands);
+        change(&caller);
+        let algorithm = caller.found(1).map(|found| found[0].algo)?;
+        let status = caller.multiply(addresses(&mut operands), Some(&algorithm), &mut [], 0);
+        if status == OK { Ok(operands.d) } else { Err(status) }
+    };
+    let wanted = run(kept, &|_| ()).expect("a product");
+    // Columns lie further apart than they are long.
+    let mut memory = [f32::NAN; 5 * 24];
+    let at = memory.as_mut_ptr() as usize;
+    let with = |at: usize, pitch: i64| {
+        move |caller: &Caller| {
+            caller.describe(Of::CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, at);
+            caller.describe(Of::CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, pitch);
+        }
+    };
+    let found = run(gelu, &with(at, 24)).expect("a product");
+    for (row, column) in (0..5).flat_map(|column| (0..16).map(move |row| (row, column))) {
+        // SAFETY: the library has written it, through an address that the compiler does not follow.
+        let x = unsafe { std::ptr::read_volatile(&memory[column * 24 + row]) };
+        assert_eq!(x.to_bits(), wanted.get(row, column).to_bits());
+        let x = f64::from(x);
+        let gelu =
+            0.5 * x * (1.0 + ((2.0 / std::f64::consts::PI).sqrt() * (x + 0.044715 * x.powi(3))).tanh());
+        assert!((f64::from(found.get(row, column)) - gelu).abs() <= 1e-6 * (1.0 + x.abs()), "gelu of {x}");
+    }
+    for (at, pitch) in [(0, 24), (at, 20), (at, 8)] {
+        assert!(run(gelu, &with(at, pitch)).is_err(), "{pitch} apart");
     }
 }
