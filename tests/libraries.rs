@@ -311,6 +311,17 @@ fn attention_has_the_same_bits_in_every_world_whoever_dies_and_a_run_keeps_its_e
     unfit.ended_with(1);
     unfit.said("engine 7 is not there for it");
     unfit.said("kernels=own does without the library");
+    // A library that comes later changes nothing of a run.
+    let later = Machine::new().expect("as before");
+    let model = format!("{GPT} precision=bf16 devices=cuda:0 ranks=1");
+    later
+        .train(&format!("{model} steps=2 run_dir=run"))
+        .said("attention by dtrain's own kernels: cuDNN is not here");
+    let fake = std::env::current_exe().expect("a temporary place").with_file_name("libfake_cudnn.so");
+    later.host.lay("libcudnn.so.9", &fake);
+    let resumed = later.train("--resume run steps=4");
+    resumed.said("attention by dtrain's own kernels, as this run was begun");
+    resumed.said("large products by cuBLASLt");
 }
 
 #[test]

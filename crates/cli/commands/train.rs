@@ -210,20 +210,25 @@ fn libraries(
     request: &Request,
     tell_people: impl Fn(&str),
 ) -> Result<(ByLibraries, Vec<String>), CliError> {
-    let wanted = plan.wanted()?;
+    let (mut wanted, mut notes) = (plan.wanted()?, Vec::new());
     // Also one that has no checkpoint yet: its ranks may live.
     let before = match &request.place {
         Place::Existing(run) => match KeptPins::of_run(&run.path)? {
-            Some(before) => before,
+            Some(before) => {
+                notes = before.keep_own(&mut wanted);
+                before
+            }
             None if wanted.is_empty() => KeptPins::default(),
             None => {
-                let note = "large products and convolutions by dtrain's own kernels, as this run was begun";
+                let note = "large products, convolutions and attention by dtrain's own kernels, as this run was begun";
                 return Ok((ByLibraries::default(), vec![note.to_owned()]));
             }
         },
         _ => KeptPins::default(),
     };
-    Ok(by_libraries(list, &wanted, before, tell_people))
+    let (libraries, told) = by_libraries(list, &wanted, before, tell_people);
+    notes.extend(told);
+    Ok((libraries, notes))
 }
 
 /// What `devices: auto` may come to: a run that goes on keeps its arithmetic.

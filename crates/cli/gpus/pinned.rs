@@ -215,6 +215,22 @@ impl ByLibraries {
 }
 
 impl KeptPins {
+    /// Takes out of what is wanted the kinds that the run does by dtrain's own kernels since it was begun, and says which these are.
+    pub fn keep_own(&self, wanted: &mut Wanted) -> Vec<String> {
+        let Wanted { products, convolutions, attention } = wanted;
+        let mut own = Vec::new();
+        if self.products.is_none() && !std::mem::take(products).is_empty() {
+            own.push(Products::WHAT);
+        }
+        if self.convolutions.is_none() && !std::mem::take(convolutions).is_empty() {
+            own.push(Convolutions::WHAT);
+        }
+        if self.attention.is_none() && !std::mem::take(attention).is_empty() {
+            own.push(Attention::WHAT);
+        }
+        own.into_iter().map(|what| format!("{what} by dtrain's own kernels, as this run was begun")).collect()
+    }
+
     /// What libraries do in a run that was begun; nothing where they do nothing.
     ///
     /// *Errors*: that cannot be read, so that the run cannot go on with its bits.

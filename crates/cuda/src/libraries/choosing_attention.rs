@@ -126,7 +126,18 @@ impl Room {
         (wanted, kept): &(Vec<u16>, Vec<f32>),
     ) -> Result<bool, DriverError> {
         let planned = handle.accept_attention(pin)?;
+        let [_, dqkv] = &self.gradients;
+        let saved = (self.saved.address(), self.saved.len());
+        let written = match pin.key.pass {
+            AttentionPass::Forward => [(self.y.address(), self.y.len() / 2), saved],
+            AttentionPass::Gradient => [(dqkv.address(), dqkv.len() / 2), (saved.0, 0)],
+        };
         let once = || {
+            // What the engine does not write is not taken for what a kernel wrote.
+            for (at, words) in written {
+                // SAFETY: it is this device's own memory, and nobody else has it.
+                unsafe { self.device.stream().fill(at, words, u32::MAX)? };
+            }
             // SAFETY: the tensors lie there, as long as their shapes say; nothing else is on the stream.
             unsafe { self.device.attend(handle, &planned, self.places()) }?;
             self.result(&pin.key)
