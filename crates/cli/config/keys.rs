@@ -146,7 +146,7 @@ pub static KEYS: &[Key] = &[
     Key::new("precision", Type::Choice(Precision::NAMES), "f32", Bits,
         "what products, convolutions and attention round their operands to, on GPUs; tf32: f32 in memory, and 10 bits of mantissa where a library multiplies large matrices and convolves"),
     Key::new("kernels", Type::Choice(Kernels::NAMES), "auto", Free,
-        "what multiplies large matrices, convolves and does attention in bf16, f16 and tf32 on GPUs; auto: cuBLASLt and cuDNN where they are faster, by algorithms that are chosen once and kept with the run; own: dtrain's kernels alone, whose bits no library moves"),
+        "what multiplies large matrices and convolves in bf16, f16 and tf32 on GPUs, and does attention in bf16 and f16; auto: cuBLASLt and cuDNN where they are faster, by algorithms that are chosen once and kept with the run; own: dtrain's kernels alone, whose bits no library moves"),
     Key::new("recompute", Type::Choice(Recompute::NAMES), "auto", Free,
         "activation checkpointing: blocks of gpt and gpt2 keep nothing for the backward pass but compute it again, for less memory and the same bits; auto: where a GPU has no room otherwise"),
     Key::new("oom", Type::Choice(Oom::NAMES), "stop", Free,
