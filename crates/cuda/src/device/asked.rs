@@ -24,6 +24,15 @@ pub(super) enum Asked<K, P> {
     Planned(CudnnHandle, BTreeMap<K, P>),
 }
 
+/// What an operation takes.
+#[derive(Clone, Copy)]
+pub(super) struct Cost {
+    /// Multiplications and additions.
+    pub operations: u64,
+    /// Memory beside its operands that the library has at most. *Units*: bytes.
+    pub room: u64,
+}
+
 /// The operations of one kind that are not a device's own kernels'.
 #[derive(Debug)]
 pub(super) struct ByCudnn<K, P> {

@@ -4,7 +4,7 @@
 //! is made.
 
 use super::CudaDevice;
-use super::asked::{Asked, Attentions};
+use super::asked::{Attentions, Cost};
 use super::placed::ALIGNED;
 use crate::driver::DriverError;
 use crate::libraries::Numbers;
@@ -103,33 +103,18 @@ impl CudaDevice {
         if [at.qkv, at.y, at.saved, dy, dqkv, scratch].iter().any(|at| !at.is_multiple_of(ALIGNED)) {
             return false;
         }
-        let mut asked = self.attentions.asked();
-        let given = match &mut *asked {
-            Asked::Own => return false,
-            Asked::Noted(_, least) if key.operations() < *least => return false,
-            Asked::Noted(keys, _) => {
-                keys.insert(key);
-                // On paper the memory that a library would have is counted.
-                let on_paper = self.gpu().context().is_on_paper();
-                let room = key.most_workspace();
-                if on_paper { self.workspace().room_for_library(room).map(|_| false) } else { Ok(false) }
-            }
-            Asked::Planned(handle, planned) => match planned.get(&key) {
-                None => return false,
-                // SAFETY: the caller's promise.
-                Some(planned) => unsafe { self.attend(handle, planned, at) }.map(|()| true),
-            },
-        };
-        given.unwrap_or_else(|error| {
-            self.gpu().context().fail(error);
-            true
+        let cost = Cost { operations: key.operations(), room: key.most_workspace() };
+        self.given_to_cudnn(&self.attentions, key, cost, |handle, planned| {
+            // SAFETY: the caller's promise.
+            unsafe { self.attend(handle, planned, at) }
         })
     }
 
     /// Puts attention on the stream.
     ///
     /// # Safety
-    /// Tensors of the plan's key lie at these addresses until the stream is through, nothing else uses what is written until then, and the handle is on this device's stream.
+    /// Tensors of the plan's key lie at these addresses until the stream is through, nothing else uses what is written until then, and the
+    /// handle is on this device's stream.
     pub(crate) unsafe fn attend(
         &self,
         handle: &CudnnHandle,

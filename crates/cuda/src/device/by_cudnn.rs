@@ -4,7 +4,7 @@
 //! for the gradient of weights. It does not know how a choice is made.
 
 use super::CudaDevice;
-use super::asked::{Asked, Convolutions};
+use super::asked::{Asked, ByCudnn, Convolutions, Cost};
 use super::placed::{ALIGNED, ConvolutionPlaces, Copies, ROUND, room_for_copies};
 use crate::driver::DriverError;
 use crate::libraries::Numbers;
@@ -133,21 +133,34 @@ impl CudaDevice {
             return false;
         }
         assert_eq!(lengths, conv_lengths(shape), "input, weights and output of {shape:?}");
-        let mut asked = self.convolutions.asked();
+        let cost = Cost { operations: key.operations(), room: key.most_room() };
+        self.given_to_cudnn(&self.convolutions, key, cost, |handle, planned| {
+            // SAFETY: the tensors lie there by the promise of their slices, whose lengths are the shape's.
+            unsafe { self.convolve(handle, planned, at) }
+        })
+    }
+
+    /// Whether an operation is the library's: `put` has put it on the stream by its plan. One that might be is noted.
+    pub(super) fn given_to_cudnn<K: Ord + Copy, P>(
+        &self,
+        by: &ByCudnn<K, P>,
+        key: K,
+        cost: Cost,
+        put: impl FnOnce(&CudnnHandle, &P) -> Result<(), DriverError>,
+    ) -> bool {
+        let mut asked = by.asked();
         let given = match &mut *asked {
             Asked::Own => return false,
-            Asked::Noted(_, least) if key.operations() < *least => return false,
+            Asked::Noted(_, least) if cost.operations < *least => return false,
             Asked::Noted(keys, _) => {
                 keys.insert(key);
                 // On paper the memory that a library would have is counted.
                 let on_paper = self.gpu().context().is_on_paper();
-                let room = key.most_room();
-                if on_paper { self.workspace().room_for_library(room).map(|_| false) } else { Ok(false) }
+                if on_paper { self.workspace().room_for_library(cost.room).map(|_| false) } else { Ok(false) }
             }
             Asked::Planned(handle, planned) => match planned.get(&key) {
                 None => return false,
-                // SAFETY: the tensors lie there by the promise of their slices, whose lengths are the shape's.
-                Some(planned) => unsafe { self.convolve(handle, planned, at) }.map(|()| true),
+                Some(planned) => put(handle, planned).map(|()| true),
             },
         };
         given.unwrap_or_else(|error| {
