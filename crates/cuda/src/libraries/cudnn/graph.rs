@@ -52,42 +52,31 @@ struct KnobType(u32);
 #[derive(Clone, Copy)]
 struct Note(u32);
 
-impl Told for i64 {
-    const TYPE: Type = Type::CUDNN_TYPE_INT64;
+macro_rules! told {
+    ($($(#[$when:meta])? $of:ty: $what:ident,)*) => {
+        $(
+            $(#[$when])?
+            impl Told for $of {
+                const TYPE: Type = Type::$what;
+            }
+        )*
+    };
 }
-impl Told for bool {
-    const TYPE: Type = Type::CUDNN_TYPE_BOOLEAN;
-}
-impl Told for DataType {
-    const TYPE: Type = Type::CUDNN_TYPE_DATA_TYPE;
-}
-impl Told for Pointwise {
-    const TYPE: Type = Type::CUDNN_TYPE_POINTWISE_MODE;
-}
-impl Told for Reduction {
-    const TYPE: Type = Type::CUDNN_TYPE_REDUCTION_OPERATOR_TYPE;
-}
-impl Told for sys::cudnnBackendHeurMode_t {
-    const TYPE: Type = Type::CUDNN_TYPE_HEUR_MODE;
-}
-impl Told for sys::cudnnHandle_t {
-    const TYPE: Type = Type::CUDNN_TYPE_HANDLE;
-}
-#[cfg(test)]
-impl Told for u8 {
-    const TYPE: Type = Type::CUDNN_TYPE_CHAR;
-}
-impl Told for Raw {
-    const TYPE: Type = Type::CUDNN_TYPE_BACKEND_DESCRIPTOR;
-}
-impl Told for Address {
-    const TYPE: Type = Type::CUDNN_TYPE_VOID_PTR;
-}
-impl Told for KnobType {
-    const TYPE: Type = Type::CUDNN_TYPE_KNOB_TYPE;
-}
-impl Told for Note {
-    const TYPE: Type = Type::CUDNN_TYPE_NUMERICAL_NOTE;
+
+told! {
+    i64: CUDNN_TYPE_INT64,
+    bool: CUDNN_TYPE_BOOLEAN,
+    DataType: CUDNN_TYPE_DATA_TYPE,
+    Pointwise: CUDNN_TYPE_POINTWISE_MODE,
+    Reduction: CUDNN_TYPE_REDUCTION_OPERATOR_TYPE,
+    sys::cudnnBackendHeurMode_t: CUDNN_TYPE_HEUR_MODE,
+    sys::cudnnHandle_t: CUDNN_TYPE_HANDLE,
+    Raw: CUDNN_TYPE_BACKEND_DESCRIPTOR,
+    Address: CUDNN_TYPE_VOID_PTR,
+    KnobType: CUDNN_TYPE_KNOB_TYPE,
+    Note: CUDNN_TYPE_NUMERICAL_NOTE,
+    #[cfg(test)]
+    u8: CUDNN_TYPE_CHAR,
 }
 
 /// A descriptor.
