@@ -115,8 +115,9 @@ mod tests {
     use crate::config::Devices;
     use crate::gpus::Pinned;
     use dtrain_cuda::libraries::Numbers;
-    use dtrain_cuda::libraries::cublaslt::{Finish, PinnedAlgorithm, ProductKey};
+    use dtrain_cuda::libraries::cublaslt::PinnedAlgorithm;
     use dtrain_cuda::libraries::pins::{Pin, ProductPins};
+    use dtrain_cuda::libraries::product::{Finish, ProductKey};
     use dtrain_engine::device::{Product, Strides, Write};
     use std::ffi::OsString;
     use std::os::unix::ffi::OsStringExt;

@@ -16,9 +16,10 @@ use crate::whole_file::{WholeFile, unwritable};
 use dtrain_cuda::driver::{Context, DriverError, Gpu};
 use dtrain_cuda::libraries::attention::AttentionKey;
 use dtrain_cuda::libraries::convolution::ConvolutionKey;
-use dtrain_cuda::libraries::cublaslt::{CublasLt, PinnedAlgorithm, ProductKey};
+use dtrain_cuda::libraries::cublaslt::{CublasLt, PinnedAlgorithm};
 use dtrain_cuda::libraries::cudnn::{Cudnn, PinnedAttention, PinnedConvolution};
 use dtrain_cuda::libraries::pins::{AttentionPins, ConvolutionPins, Pin, Pins, ProductPins};
+use dtrain_cuda::libraries::product::ProductKey;
 use dtrain_cuda::libraries::{
     Libraries, LibraryError, Wanted, choosing, choosing_attention, choosing_convolutions,
 };

@@ -4,8 +4,9 @@
 //! know how a choice is made.
 
 use super::placed::ALIGNED;
-use crate::libraries::cublaslt::{CublasLt, Finish, PinnedAlgorithm, PlannedProduct, ProductKey};
+use crate::libraries::cublaslt::{CublasLt, PinnedAlgorithm, PlannedProduct};
 use crate::libraries::pins::ProductPins;
+use crate::libraries::product::{Finish, ProductKey};
 use crate::libraries::{LibraryError, Numbers};
 use crate::values::{Storage, Values};
 use dtrain_engine::device::Product;

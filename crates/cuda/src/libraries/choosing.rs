@@ -4,10 +4,11 @@
 //! It is asked once for a kind of GPU and a version of the library; what it finds is data ([`super::pins`]). Which algorithm wins may
 //! differ from time to time where two are as fast: so nobody chooses during a run. It does not know who asks.
 
-use super::cublaslt::{CublasLt, Finish, Matrices, PinnedAlgorithm, ProductKey, ProductWorkspace, WORKSPACE};
+use super::cublaslt::{CublasLt, Matrices, PinnedAlgorithm, ProductWorkspace, WORKSPACE};
 use super::layouts::Layout;
 use super::near::are_near;
 use super::pins::Pin;
+use super::product::{Finish, ProductKey};
 use super::timing;
 use crate::CudaDevice;
 use crate::driver::{Buffer, DriverError, Gpu, Stream};
@@ -208,33 +209,12 @@ pub fn choose(
     let mut own = room.own(key)?;
     let mut candidates = timing::offered(library.candidates(key))?;
     if key.finish.keeps() {
-        candidates = right(&room, library, candidates)?;
+        let wanted = room.found()?;
+        candidates = timing::right(candidates, |pin| room.is_right(library, pin, &wanted))?;
         // Without it the library does the sum, and GELU is a pass behind.
         let [behind, _] = choose(gpu, library, &ProductKey { finish: Finish::Bias, ..*key })?.took;
         own = own.min(Duration::from_micros(behind) + room.gelu(key)?);
     }
     let (algorithm, took) = timing::chosen(own, candidates, |pin| room.of_library(library, pin))?;
     Ok(Pin { key: *key, algorithm, took })
-}
-
-/// Those that do what dtrain's own kernel did, which has just run.
-fn right(
-    room: &Room,
-    library: &Arc<CublasLt>,
-    candidates: Vec<PinnedAlgorithm>,
-) -> Result<Vec<PinnedAlgorithm>, DriverError> {
-    let wanted = room.found()?;
-    let mut right = Vec::new();
-    for pin in candidates {
-        match room.is_right(library, &pin, &wanted) {
-            Ok(true) => right.push(pin),
-            Ok(false) => tracing::warn!(?pin, "cuBLASLt's GELU is another one: passed over"),
-            // One that is offered and then refused is none.
-            Err(error @ DriverError::Library(_)) => {
-                tracing::debug!(%error, "an algorithm of cuBLASLt is passed over");
-            }
-            Err(error) => return Err(error),
-        }
-    }
-    Ok(right)
 }

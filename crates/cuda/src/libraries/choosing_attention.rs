@@ -164,26 +164,8 @@ impl Room {
 /// What the library offers that is right, as far as it was tried.
 fn right(room: &Room, handle: &CudnnHandle, key: &AttentionKey) -> Result<Vec<PinnedAttention>, DriverError> {
     let wanted = room.result(key)?;
-    let mut right = Vec::new();
-    for pin in timing::offered(handle.attention_candidates(key))? {
-        match room.is_right(handle, &pin, &wanted) {
-            Ok(true) => right.push(pin),
-            Ok(false) => {
-                let engine = pin.choice.engine;
-                tracing::warn!(
-                    engine,
-                    key = key.shown(),
-                    "cuDNN's attention is not repeated, or wrong: passed over"
-                );
-            }
-            // One that is offered and then refused is none, nor is one that there is no room for.
-            Err(error @ (DriverError::Library(_) | DriverError::OutOfMemory { .. })) => {
-                tracing::debug!(%error, "an engine of cuDNN is passed over");
-            }
-            Err(error) => return Err(error),
-        }
-    }
-    Ok(right)
+    let offered = timing::offered(handle.attention_candidates(key))?;
+    timing::right(offered, |pin| room.is_right(handle, pin, &wanted))
 }
 
 /// The fastest engine for attention, if it is faster than dtrain's own kernels. *Blocks* for some tens of milliseconds, and while the

@@ -8,10 +8,10 @@
 //!
 //! This file does not know streams beyond their handle, nor who owns memory: a workspace for each stream is the caller's.
 
-use super::layouts::{Layout, Layouts};
+use super::layouts::Layout;
+use super::product::{Finish, ProductKey};
 use super::{LibraryError, Numbers};
 use cudarc::cublaslt::sys::{self, cublasStatus_t as Status};
-use dtrain_engine::device::{Product, Write};
 use libloading::Library;
 use serde::{Deserialize, Serialize};
 use std::ffi::c_void;
@@ -31,102 +31,6 @@ pub const CANDIDATES: usize = 8;
 
 /// How the sums of blocks may be added up: not at all, or in f32 from places of their own, by a launch behind.
 const IN_ORDER: u32 = sys::cublasLtReductionScheme_t::CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE as u32;
-
-/// What a choice is made for. Two ranks with the same key may share it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-pub struct ProductKey {
-    /// The operands.
-    pub layouts: Layouts,
-    /// What they hold.
-    pub numbers: Numbers,
-    /// Whether the sum is added to what is there.
-    pub adds: bool,
-    /// What happens to a sum before it is rounded.
-    pub finish: Finish,
-    /// Bytes that the addresses of all operands are multiples of.
-    pub alignment: u32,
-}
-
-/// What happens to a sum before it is rounded, in this order: `plus`, which lies as the result does, and the bias, which has the
-/// result's type; then the activation.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Finish {
-    /// Nothing.
-    #[default]
-    None,
-    /// `+ bias`.
-    Bias,
-    /// `max(+ bias, 0)`.
-    BiasRelu,
-    /// `+ plus`.
-    Plus,
-    /// `+ plus + bias`.
-    PlusBias,
-    /// `gelu(+ bias)`, by the hyperbolic tangent; what it is of is kept, and lies as the result does.
-    BiasGelu,
-}
-
-impl Finish {
-    /// Whether there is a bias.
-    #[must_use]
-    pub fn has_bias(self) -> bool {
-        matches!(self, Self::Bias | Self::BiasRelu | Self::PlusBias | Self::BiasGelu)
-    }
-
-    /// Whether something is added that lies as the result does.
-    #[must_use]
-    pub fn has_plus(self) -> bool {
-        matches!(self, Self::Plus | Self::PlusBias)
-    }
-
-    /// Whether the sum is kept beside what its activation makes of it.
-    #[must_use]
-    pub fn keeps(self) -> bool {
-        self == Self::BiasGelu
-    }
-}
-
-impl ProductKey {
-    /// *Errors*: [`LibraryError::Shape`] where the strides cannot be said by columns, or where it is empty.
-    pub fn of(
-        shape: &Product,
-        numbers: Numbers,
-        finish: Finish,
-        alignment: u32,
-    ) -> Result<Self, LibraryError> {
-        let layouts = Layouts::of(shape).ok_or_else(|| LibraryError::Shape {
-            library: NAME,
-            shape: format!("{shape:?}"),
-            why: "it is empty, or neither rows nor columns of an operand are contiguous",
-        })?;
-        Ok(Self { layouts, numbers, adds: shape.write == Write::Add, finish, alignment })
-    }
-
-    fn types(&self) -> (sys::cublasComputeType_t, sys::cudaDataType, sys::cudaDataType) {
-        use sys::cublasComputeType_t::{CUBLAS_COMPUTE_32F, CUBLAS_COMPUTE_32F_FAST_TF32};
-        use sys::cudaDataType::{CUDA_R_16BF, CUDA_R_16F, CUDA_R_32F};
-        match self.numbers {
-            Numbers::F32 => (CUBLAS_COMPUTE_32F, CUDA_R_32F, CUDA_R_32F),
-            Numbers::Tf32 => (CUBLAS_COMPUTE_32F_FAST_TF32, CUDA_R_32F, CUDA_R_32F),
-            Numbers::Bf16 => (CUBLAS_COMPUTE_32F, CUDA_R_16BF, CUDA_R_16BF),
-            Numbers::Bf16ToF32 => (CUBLAS_COMPUTE_32F, CUDA_R_16BF, CUDA_R_32F),
-            Numbers::F16 => (CUBLAS_COMPUTE_32F, CUDA_R_16F, CUDA_R_16F),
-            Numbers::F16ToF32 => (CUBLAS_COMPUTE_32F, CUDA_R_16F, CUDA_R_32F),
-        }
-    }
-
-    /// Multiplications and additions.
-    #[must_use]
-    pub fn operations(&self) -> u64 {
-        let Layouts { left, out, .. } = &self.layouts;
-        2 * out.rows * out.columns * if left.turned { left.rows } else { left.columns }
-    }
-
-    fn shown(&self) -> String {
-        format!("{self:?}")
-    }
-}
 
 /// A choice, written down.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -158,6 +62,20 @@ fn done(call: &'static str, status: Status) -> Result<(), LibraryError> {
     match status {
         Status::CUBLAS_STATUS_SUCCESS => Ok(()),
         status => Err(LibraryError::Call { call, status: format!("{status:?}") }),
+    }
+}
+
+/// How the library sums, reads and writes such numbers.
+fn types(numbers: Numbers) -> (sys::cublasComputeType_t, sys::cudaDataType, sys::cudaDataType) {
+    use sys::cublasComputeType_t::{CUBLAS_COMPUTE_32F, CUBLAS_COMPUTE_32F_FAST_TF32};
+    use sys::cudaDataType::{CUDA_R_16BF, CUDA_R_16F, CUDA_R_32F};
+    match numbers {
+        Numbers::F32 => (CUBLAS_COMPUTE_32F, CUDA_R_32F, CUDA_R_32F),
+        Numbers::Tf32 => (CUBLAS_COMPUTE_32F_FAST_TF32, CUDA_R_32F, CUDA_R_32F),
+        Numbers::Bf16 => (CUBLAS_COMPUTE_32F, CUDA_R_16BF, CUDA_R_16BF),
+        Numbers::Bf16ToF32 => (CUBLAS_COMPUTE_32F, CUDA_R_16BF, CUDA_R_32F),
+        Numbers::F16 => (CUBLAS_COMPUTE_32F, CUDA_R_16F, CUDA_R_16F),
+        Numbers::F16ToF32 => (CUBLAS_COMPUTE_32F, CUDA_R_16F, CUDA_R_32F),
     }
 }
 
@@ -212,7 +130,7 @@ fn described(
 
 impl Descriptors {
     fn of(key: &ProductKey) -> Result<Self, LibraryError> {
-        let (compute, read, written) = key.types();
+        let (compute, read, written) = types(key.numbers);
         let mut what = ptr::null_mut();
         // SAFETY: the pointer lives for the call. Factors are f32.
         let status =
@@ -475,7 +393,8 @@ pub struct ProductWorkspace {
     pub bytes: u64,
 }
 
-// SAFETY: descriptors are the library's own plain memory; whoever changes one (a bias, and what is kept, are set for each run) has it alone, by `&mut`.
+// SAFETY: descriptors are the library's own plain memory; whoever changes one (a bias, and what is kept, are set for each run) has it
+// alone, by `&mut`.
 unsafe impl Send for PlannedProduct {}
 
 impl fmt::Debug for PlannedProduct {
@@ -558,19 +477,15 @@ impl PlannedProduct {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use dtrain_engine::device::Strides;
-
-    fn key(write: Write) -> ProductKey {
-        let (a, b) = (Strides::rows(512), Strides::transposed(512));
-        let shape = Product { m: 64, n: 128, k: 512, a, b, c_row: 128, write };
-        ProductKey::of(&shape, Numbers::Bf16ToF32, Finish::None, 16).expect("rows are contiguous")
-    }
+    use dtrain_engine::device::{Product, Strides, Write};
 
     #[test]
     fn a_choice_comes_back_from_a_manifest_as_it_was() {
+        let (a, b) = (Strides::rows(512), Strides::transposed(512));
+        let shape = Product { m: 64, n: 128, k: 512, a, b, c_row: 128, write: Write::Add };
+        let key = ProductKey::of(&shape, Numbers::Bf16ToF32, Finish::None, 16).expect("rows are contiguous");
         let algorithm = [1, u64::MAX, 0x8000_0000_0000_0001, 0, 5, 6, 7, 1 << 53 | 1];
-        let pinned =
-            PinnedAlgorithm { key: key(Write::Add), algorithm, workspace: 1 << 20, version: 130_500 };
+        let pinned = PinnedAlgorithm { key, algorithm, workspace: 1 << 20, version: 130_500 };
         let text = serde_json::to_string(&pinned).expect("plain data");
         assert_eq!(serde_json::from_str::<PinnedAlgorithm>(&text).expect("what was written"), pinned);
         assert!(text.contains("\"bf16_to_f32\"") && text.contains("18446744073709551615"), "{text}");
@@ -578,32 +493,11 @@ mod tests {
     }
 
     #[test]
-    fn two_shapes_share_a_choice_only_if_they_are_the_same() {
-        assert_eq!(key(Write::Set), key(Write::Set));
-        assert_ne!(key(Write::Set), key(Write::Add));
-        let other = ProductKey { alignment: 8, ..key(Write::Set) };
-        assert_ne!(key(Write::Set), other);
-        assert_ne!(key(Write::Set), ProductKey { finish: Finish::Bias, ..key(Write::Set) });
-        assert_eq!(key(Write::Set).operations(), 2 * 64 * 128 * 512);
-    }
-
-    #[test]
     fn tf32_is_used_only_where_it_is_asked_for() {
-        let name = |numbers| format!("{:?}", ProductKey { numbers, ..key(Write::Set) }.types());
+        let name = |numbers| format!("{:?}", types(numbers));
         assert!(name(Numbers::Tf32).contains("TF32"), "{}", name(Numbers::Tf32));
         for numbers in [Numbers::F32, Numbers::Bf16, Numbers::Bf16ToF32] {
             assert!(name(numbers).starts_with("(CUBLAS_COMPUTE_32F,"), "{}", name(numbers));
         }
-    }
-
-    #[test]
-    fn strides_that_cannot_be_told_are_a_typed_error() {
-        let (a, b) = (Strides { row: 40, col: 3 }, Strides::rows(4));
-        let shape = Product { m: 2, n: 4, k: 3, a, b, c_row: 4, write: Write::Set };
-        let error = ProductKey::of(&shape, Numbers::F32, Finish::None, 16).expect_err("no contiguous rows");
-        assert!(
-            matches!(error, LibraryError::Shape { .. }) && error.to_string().contains("col: 3"),
-            "{error}"
-        );
     }
 }

@@ -22,6 +22,7 @@ pub mod layouts;
 mod near;
 mod opened;
 pub mod pins;
+pub mod product;
 mod timing;
 
 pub use opened::{Libraries, Wanted};

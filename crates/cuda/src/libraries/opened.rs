@@ -4,9 +4,10 @@
 
 use super::attention::AttentionKey;
 use super::convolution::ConvolutionKey;
-use super::cublaslt::{CublasLt, ProductKey};
+use super::cublaslt::CublasLt;
 use super::cudnn::Cudnn;
 use super::pins::{AttentionPins, ConvolutionPins, ProductPins};
+use super::product::ProductKey;
 use std::sync::Arc;
 
 /// What libraries do on a device; the rest is done by this crate's own kernels.

@@ -4,8 +4,9 @@
 
 use super::attention::AttentionKey;
 use super::convolution::ConvolutionKey;
-use super::cublaslt::{PinnedAlgorithm, ProductKey};
+use super::cublaslt::PinnedAlgorithm;
 use super::cudnn::{PinnedAttention, PinnedConvolution};
+use super::product::ProductKey;
 use serde::{Deserialize, Serialize};
 
 /// The products that cuBLASLt does in a run.
@@ -103,7 +104,7 @@ impl<K: Ord + Copy, A: Clone + Serialize> Pins<K, A> {
 mod tests {
     use super::*;
     use crate::libraries::Numbers;
-    use crate::libraries::cublaslt::Finish;
+    use crate::libraries::product::Finish;
     use dtrain_engine::device::{Product, Strides, Write};
 
     fn key(rows: usize) -> ProductKey {

@@ -7,6 +7,7 @@ use crate::CudaDevice;
 use crate::driver::{Buffer, DriverError, Stream};
 use crate::memory::{Slice, SliceMut};
 use crate::values::{Half, Storage, Values, ValuesMut};
+use std::fmt::Debug;
 use std::time::{Duration, Instant};
 
 /// How long one candidate is timed at least, in a row and altogether.
@@ -110,6 +111,36 @@ pub(super) fn offered<P>(candidates: Result<Vec<P>, LibraryError>) -> Result<Vec
     }
 }
 
+/// Those of the candidates that are right.
+pub(super) fn right<P: Debug>(
+    candidates: Vec<P>,
+    is_right: impl Fn(&P) -> Result<bool, DriverError>,
+) -> Result<Vec<P>, DriverError> {
+    let mut right = Vec::new();
+    for candidate in candidates {
+        match usable(is_right(&candidate))? {
+            Some(true) => right.push(candidate),
+            Some(false) => tracing::warn!(
+                ?candidate,
+                "what a library offers is wrong, or never twice alike: passed over"
+            ),
+            None => {}
+        }
+    }
+    Ok(right)
+}
+
+/// Nothing of a candidate that is offered and then refused, or that there is no room for.
+fn usable<T>(tried: Result<T, DriverError>) -> Result<Option<T>, DriverError> {
+    match tried {
+        Err(error @ (DriverError::Library(_) | DriverError::OutOfMemory { .. })) => {
+            tracing::debug!(%error, "an algorithm of a library is passed over");
+            Ok(None)
+        }
+        tried => tried.map(Some),
+    }
+}
+
 /// The fastest candidate, if it is worth it, and what the best one took and dtrain's own kernel. *Units*: microseconds.
 pub(super) fn chosen<P>(
     own: Duration,
@@ -118,15 +149,7 @@ pub(super) fn chosen<P>(
 ) -> Result<(Option<P>, [u64; 2]), DriverError> {
     let mut best: Option<(Duration, P)> = None;
     for candidate in candidates {
-        let took = match time(&candidate) {
-            Ok(took) => took,
-            // One that is offered and then refused is none, nor is one that there is no room for.
-            Err(error @ (DriverError::Library(_) | DriverError::OutOfMemory { .. })) => {
-                tracing::debug!(%error, "an algorithm of a library is passed over");
-                continue;
-            }
-            Err(error) => return Err(error),
-        };
+        let Some(took) = usable(time(&candidate))? else { continue };
         if best.as_ref().is_none_or(|(least, _)| took < *least) {
             best = Some((took, candidate));
         }

@@ -4,14 +4,14 @@
 // Each program uses its part.
 #![allow(dead_code)]
 
-use crate::machine::{fake_library, is_fake};
+use crate::machine::{Machine, fake_library, is_fake};
 use dtrain_cuda::driver::{Buffer, Gpu, Stream};
 use dtrain_cuda::{CudaDevice, Half, Precision, Slice, Values};
 use half::{bf16, f16};
 use std::fmt::Debug;
 use std::ops::Range;
 use std::process::Command;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 /// Elements that are compared each time.
 pub const PART: usize = 1 << 18;
@@ -153,8 +153,20 @@ pub fn near_and_the_same(
     busy.stream.finish().expect(WORKS);
 }
 
+/// What holds on a GPU, for one test at a time; without one the test is run once more on the fakes, as [`runs_on_the_fakes`] does.
+pub fn on_a_gpu_or_the_fakes(test: &str, library: &str, variable: &str, holds: impl FnOnce(&Arc<Gpu>)) {
+    static ONE: Mutex<()> = Mutex::new(());
+    match Machine::open() {
+        None => runs_on_the_fakes(test, library, variable),
+        Some(machine) => {
+            let _one = (!is_fake()).then(|| ONE.lock());
+            holds(&machine.gpu(0));
+        }
+    }
+}
+
 /// Runs a test of this binary once more on the fakes, if they were built: this library, whose variable names the driver.
-pub fn runs_on_the_fakes(test: &str, library: &str, variable: &str) {
+fn runs_on_the_fakes(test: &str, library: &str, variable: &str) {
     let Some(driver) = fake_library().filter(|_| !is_fake()) else { return };
     if !driver.with_file_name(library).exists() {
         return;

@@ -17,10 +17,10 @@ use dtrain_cuda::operations::{attention_saved, attention_scratch};
 use dtrain_cuda::{CudaDevice, Half, Precision, SliceMut, Values, ValuesMut};
 use dtrain_engine::device::{Attended, AttentionShape, Device, Mask};
 use machine::{Machine, cudnn, fake_library, is_fake};
-use repeated::{Busy, Numbers, WORKS, near_and_the_same, one_by_one, read, rounded, runs_on_the_fakes};
+use repeated::{Busy, Numbers, WORKS, near_and_the_same, on_a_gpu_or_the_fakes, one_by_one, read, rounded};
 use std::ops::Range;
 use std::process::Command;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 /// Repeats whose bits are compared, on a GPU and on the fakes.
 const REPEATS: [usize; 2] = [100, 3];
@@ -181,16 +181,12 @@ fn holds(gpu: &Arc<Gpu>, library: &Cudnn, precision: Precision) {
     assert!(tried > 0, "the library offers nothing");
 }
 
-/// What holds in a precision, on a GPU for one test at a time; without one the test is run once more on the fakes.
 fn checked(test: &str, precision: Precision) {
-    static ONE: Mutex<()> = Mutex::new(());
-    let Some(machine) = Machine::open() else {
-        return runs_on_the_fakes(test, "libfake_cudnn.so", "FAKE_CUDNN_DRIVER");
-    };
-    let _one = (!is_fake()).then(|| ONE.lock());
-    let gpu = machine.gpu(0);
-    let Some(library) = cudnn() else { return };
-    holds(&gpu, &library, precision);
+    on_a_gpu_or_the_fakes(test, "libfake_cudnn.so", "FAKE_CUDNN_DRIVER", |gpu| {
+        if let Some(library) = cudnn() {
+            holds(gpu, &library, precision);
+        }
+    });
 }
 
 #[test]

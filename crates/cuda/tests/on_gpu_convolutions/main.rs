@@ -16,10 +16,12 @@ use dtrain_cuda::libraries::pins::{ConvolutionPins, Pin};
 use dtrain_cuda::operations::{conv_lengths, conv_scratch};
 use dtrain_cuda::{CudaDevice, Half, Precision, SliceMut, ValuesMut};
 use dtrain_engine::device::{Activation, Conv3dShape, Device, Operands};
-use machine::{Machine, cudnn, is_fake};
-use repeated::{Busy, Numbers, PART, WORKS, near_and_the_same, one_by_one, read, rounded, runs_on_the_fakes};
+use machine::{cudnn, is_fake};
+use repeated::{
+    Busy, Numbers, PART, WORKS, near_and_the_same, on_a_gpu_or_the_fakes, one_by_one, read, rounded,
+};
 use std::ops::Range;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 /// Repeats of a convolution whose bits are compared.
 const REPEATS: usize = 100;
@@ -244,16 +246,12 @@ fn holds(gpu: &Arc<Gpu>, library: &Cudnn, precision: Precision) {
     assert!(chosen > 0, "no shape is one for a library");
 }
 
-/// What holds in a precision, on a GPU for one test at a time; without one the test is run once more on the fakes.
 fn checked(test: &str, precision: Precision) {
-    static ONE: Mutex<()> = Mutex::new(());
-    let Some(machine) = Machine::open() else {
-        return runs_on_the_fakes(test, "libfake_cudnn.so", "FAKE_CUDNN_DRIVER");
-    };
-    let _one = (!is_fake()).then(|| ONE.lock());
-    let gpu = machine.gpu(0);
-    let Some(library) = cudnn() else { return };
-    holds(&gpu, &library, precision);
+    on_a_gpu_or_the_fakes(test, "libfake_cudnn.so", "FAKE_CUDNN_DRIVER", |gpu| {
+        if let Some(library) = cudnn() {
+            holds(gpu, &library, precision);
+        }
+    });
 }
 
 #[test]

@@ -10,13 +10,14 @@ mod repeated;
 
 use dtrain_cuda::driver::{Buffer, Gpu};
 use dtrain_cuda::libraries::choosing::choose;
-use dtrain_cuda::libraries::cublaslt::{CublasLt, Finish};
+use dtrain_cuda::libraries::cublaslt::CublasLt;
 use dtrain_cuda::libraries::pins::ProductPins;
+use dtrain_cuda::libraries::product::Finish;
 use dtrain_cuda::{CudaDevice, Precision, SliceMut, ValuesMut};
 use dtrain_engine::device::{Activation, Device, Gelu, LinearShape, Operands, Product, Strides, Write};
-use machine::{Machine, cublaslt_on, is_fake};
-use repeated::{Busy, Numbers, WORKS, exact, near_and_the_same, one_by_one, read, runs_on_the_fakes};
-use std::sync::{Arc, Mutex};
+use machine::{cublaslt_on, is_fake};
+use repeated::{Busy, Numbers, WORKS, exact, near_and_the_same, on_a_gpu_or_the_fakes, one_by_one, read};
+use std::sync::Arc;
 
 /// Repeats of a product whose bits are compared.
 const REPEATS: usize = 100;
@@ -195,16 +196,12 @@ fn holds(gpu: &Arc<Gpu>, library: &Arc<CublasLt>, precision: Precision) {
     assert!(chosen > 0, "no shape is one for a library");
 }
 
-/// What holds in a precision, on a GPU for one test at a time; without one the test is run once more on the fakes.
 fn checked(test: &str, precision: Precision) {
-    static ONE: Mutex<()> = Mutex::new(());
-    let Some(machine) = Machine::open() else {
-        return runs_on_the_fakes(test, "libfake_cublaslt.so", "FAKE_CUBLASLT_DRIVER");
-    };
-    let _one = (!is_fake()).then(|| ONE.lock());
-    let gpu = machine.gpu(0);
-    let Some(library) = cublaslt_on(&gpu) else { return };
-    holds(&gpu, &library, precision);
+    on_a_gpu_or_the_fakes(test, "libfake_cublaslt.so", "FAKE_CUBLASLT_DRIVER", |gpu| {
+        if let Some(library) = cublaslt_on(gpu) {
+            holds(gpu, &library, precision);
+        }
+    });
 }
 
 #[test]
