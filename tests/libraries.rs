@@ -68,10 +68,14 @@ impl Machine {
     }
 }
 
+fn choices(file: &Path) -> serde_json::Value {
+    let text = std::fs::read_to_string(file).expect("a file of choices");
+    serde_json::from_str(&text).expect("JSON")
+}
+
 /// The algorithms that a file of choices has, as text.
 fn algorithms(file: &Path) -> String {
-    let text = std::fs::read_to_string(file).expect("a file of choices");
-    let pins: serde_json::Value = serde_json::from_str(&text).expect("JSON");
+    let pins = choices(file);
     let pins = pins.get("products").unwrap_or(&pins);
     let products = pins["chosen"].as_array().expect("a list");
     assert!(!products.is_empty());
@@ -267,14 +271,14 @@ fn attention_has_the_same_bits_in_every_world_whoever_dies_and_a_run_keeps_its_e
     let model = format!("{GPT} steps=6 precision=bf16");
     let one = machine.train(&format!("{model} devices=cuda:0 ranks=1 run_dir=one"));
     one.said("attention by cuDNN");
-    let kept = std::fs::read_to_string(machine.host.path().join("one/libraries.json")).unwrap();
-    let pins: serde_json::Value = serde_json::from_str(&kept).expect("JSON");
+    let kept = machine.host.path().join("one/libraries.json");
+    let pins = choices(&kept);
     let chosen = pins["attention"]["chosen"].as_array().expect("a list");
     for pass in ["forward", "gradient"] {
         let of_pass = chosen.iter().filter(|pin| pin["key"]["pass"] == pass);
         assert!(
             of_pass.clone().count() > 0 && of_pass.clone().any(|pin| pin["algorithm"].is_object()),
-            "{kept}"
+            "{pins}"
         );
     }
     for how in [
@@ -300,13 +304,11 @@ fn attention_has_the_same_bits_in_every_world_whoever_dies_and_a_run_keeps_its_e
     resumed.succeeded();
     resumed.said("algorithms for attention were chosen on");
     // An engine that the library does not have is none.
-    let kept = machine.host.path().join("one/libraries.json");
-    let mut other: serde_json::Value =
-        serde_json::from_str(&std::fs::read_to_string(&kept).unwrap()).unwrap();
+    let mut other = choices(&kept);
     let pins = other["attention"]["chosen"].as_array_mut().expect("a list");
     let pin = pins.iter_mut().find(|pin| pin["algorithm"].is_object()).expect("one by the library");
     pin["algorithm"]["choice"]["engine"] = 7.into();
-    std::fs::write(&kept, other.to_string()).unwrap();
+    std::fs::write(&kept, other.to_string()).expect("the file of before");
     let unfit = machine.train_where(&[("FAKE_CUDNN_VERSION", "91700")], "--resume one steps=10");
     unfit.ended_with(1);
     unfit.said("engine 7 is not there for it");
@@ -322,6 +324,14 @@ fn attention_has_the_same_bits_in_every_world_whoever_dies_and_a_run_keeps_its_e
     let resumed = later.train("--resume run steps=4");
     resumed.said("attention by dtrain's own kernels, as this run was begun");
     resumed.said("large products by cuBLASLt");
+    // Nor does a dtrain that would ask for more.
+    let kept = later.host.path().join("run/libraries.json");
+    let mut fewer = choices(&kept);
+    fewer["products"]["chosen"].as_array_mut().expect("a list").remove(0);
+    std::fs::write(&kept, fewer.to_string()).expect("the file of before");
+    later
+        .train("--resume run steps=6")
+        .said("1 shape of large products by dtrain's own kernels, as this run was begun");
 }
 
 #[test]

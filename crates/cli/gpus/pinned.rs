@@ -186,19 +186,8 @@ impl ByLibraries {
             let library = Arc::new(CublasLt::open(&by.library)?);
             Ok::<_, LibraryError>((by.pins.clone(), library))
         });
-        let convolutions = self.convolutions.as_ref().map(|by| {
-            let library = Cudnn::open(&by.library)?;
-            Ok::<_, LibraryError>((by.pins.clone(), library))
-        });
-        let attention = self.attention.as_ref().map(|by| {
-            let library = Cudnn::open(&by.library)?;
-            Ok::<_, LibraryError>((by.pins.clone(), library))
-        });
-        Ok(Libraries {
-            products: products.transpose()?,
-            convolutions: convolutions.transpose()?,
-            attention: attention.transpose()?,
-        })
+        let (convolutions, attention) = (cudnn(self.convolutions.as_ref())?, cudnn(self.attention.as_ref())?);
+        Ok(Libraries { products: products.transpose()?, convolutions, attention })
     }
 
     /// Writes it into the folder of a run, whole or not at all; nothing where libraries do nothing.
@@ -215,21 +204,19 @@ impl ByLibraries {
     }
 }
 
+/// cuDNN, opened, with what it does.
+fn cudnn<P: Clone>(by: Option<&Pinned<P>>) -> Result<Option<(P, Cudnn)>, LibraryError> {
+    by.map(|by| Ok((by.pins.clone(), Cudnn::open(&by.library)?))).transpose()
+}
+
 impl KeptPins {
-    /// Takes out of what is wanted the kinds that the run does by dtrain's own kernels since it was begun, and says which these are.
+    /// Takes out of what is wanted whatever the run does by dtrain's own kernels since it was begun, and says what that is.
     pub fn keep_own(&self, wanted: &mut Wanted) -> Vec<String> {
-        let Wanted { products, convolutions, attention } = wanted;
-        let mut own = Vec::new();
-        if self.products.is_none() && !std::mem::take(products).is_empty() {
-            own.push(Products::WHAT);
-        }
-        if self.convolutions.is_none() && !std::mem::take(convolutions).is_empty() {
-            own.push(Convolutions::WHAT);
-        }
-        if self.attention.is_none() && !std::mem::take(attention).is_empty() {
-            own.push(Attention::WHAT);
-        }
-        own.into_iter().map(|what| format!("{what} by dtrain's own kernels, as this run was begun")).collect()
+        let products = own_since_then::<Products>(self.products.as_ref(), &mut wanted.products);
+        let convolutions =
+            own_since_then::<Convolutions>(self.convolutions.as_ref(), &mut wanted.convolutions);
+        let attention = own_since_then::<Attention>(self.attention.as_ref(), &mut wanted.attention);
+        [products, convolutions, attention].into_iter().flatten().collect()
     }
 
     /// What libraries do in a run that was begun; nothing where they do nothing.
@@ -251,6 +238,18 @@ impl KeptPins {
             && read.attention.as_ref().is_none_or(Pins::is_in_order);
         if in_order { Ok(Some(read)) } else { Err(damaged(&io::Error::other("its entries are in no order"))) }
     }
+}
+
+/// Leaves what was chosen for when a run was begun; a word about the rest, if there is any.
+fn own_since_then<C: Chooses>(before: Option<&PinsOf<C>>, wanted: &mut Vec<C::Key>) -> Option<String> {
+    let all = wanted.len();
+    wanted.retain(|key| before.is_some_and(|before| before.get(key).is_some()));
+    let own = match all - wanted.len() {
+        0 => return None,
+        own if own == all => C::WHAT.to_owned(),
+        own => format!("{} of {}", counted(own, "shape"), C::WHAT),
+    };
+    Some(format!("{own} by dtrain's own kernels, as this run was begun"))
 }
 
 /// What libraries do of what is wanted, on the GPUs of a list: as the run did it before, if it did. The notes are for people.
