@@ -263,6 +263,54 @@ fn convolutions_have_the_same_bits_in_every_world_and_a_run_keeps_its_algorithms
 }
 
 #[test]
+fn convolutions_over_channels_that_lie_last_have_the_same_bits_in_every_world_whoever_dies() {
+    if !has_turn(7) {
+        return;
+    }
+    let Some(machine) = Machine::with_both() else { return };
+    // Of a library that has nothing but engines, which are tried before they are taken.
+    let train = |settings: &str| machine.train_where(&[("FAKE_CUDNN_NONE", "listed")], settings);
+    let model = format!("{CNN} steps=6 precision=bf16");
+    let one = train(&format!("{model} devices=cuda:0 ranks=1 run_dir=one"));
+    one.said("convolutions by cuDNN");
+    let kept = machine.host.path().join("one/libraries.json");
+    let pins = choices(&kept);
+    let chosen = pins["convolutions"]["chosen"].as_array().expect("a list");
+    for pass in ["forward", "inputs", "weights"] {
+        let of_pass = chosen.iter().filter(|pin| pin["key"]["pass"].to_string().contains(pass));
+        let by_engine = of_pass.filter(|pin| pin["algorithm"]["engine"]["engine"].is_number());
+        assert!(by_engine.count() > 0, "no engine for {pass}: {pins}");
+    }
+    for how in [
+        "cuda:0,1 ranks=2",
+        "cuda:0 ranks=3 isolation=thread",
+        "cuda:0,1 ranks=2 state=sharded shard=parameters",
+    ] {
+        let run = train(&format!("{model} devices={how}"));
+        assert_eq!(run.digest(), one.digest(), "{how}");
+    }
+    let mut command = machine.command(&format!("train --json {model} devices=cuda:0,1 ranks=3"));
+    command.env("FAKE_CUDNN_NONE", "listed");
+    let mut hurt = Running::of(command);
+    hurt.wait_for_step(2);
+    signal(Signal::KILL, hurt.rank_pids()[1]);
+    let hurt = hurt.finish();
+    assert_eq!((hurt.digest(), hurt.steps()), (one.digest(), (1..=6).collect::<Vec<_>>()));
+    let own = train(&format!("{model} devices=cuda:0 ranks=1 kernels=own"));
+    assert_ne!(own.digest(), one.digest());
+    // An engine that the library does not have is none.
+    let mut other = pins.clone();
+    let pins = other["convolutions"]["chosen"].as_array_mut().expect("a list");
+    let pin = pins.iter_mut().find(|pin| pin["algorithm"].is_object()).expect("one by the library");
+    pin["algorithm"]["engine"]["engine"] = 7.into();
+    std::fs::write(&kept, other.to_string()).expect("the file of before");
+    let unfit = train("--resume one steps=8");
+    unfit.ended_with(1);
+    unfit.said("engine 7 is not there for it");
+    unfit.said("kernels=own does without the library");
+}
+
+#[test]
 fn attention_has_the_same_bits_in_every_world_whoever_dies_and_a_run_keeps_its_engines() {
     if !has_turn(2) {
         return;

@@ -169,6 +169,15 @@ kernels! {
     BIAS_ACTIVATION_F16_CU "bias_activation.cu" ["f16.cuh"] {
         BIAS_ACTIVATION_F16 "bias_activation_f16" 256 "fHluuu"
     }
+    TURN_CU "turn.cu" ["f32.cuh"] {
+        TURN "turn_f32" 256 "ffFuuuuu"
+    }
+    TURN_BF16_CU "turn.cu" ["bf16.cuh"] {
+        TURN_BF16 "turn_bf16" 256 "hfHuuuuu"
+    }
+    TURN_F16_CU "turn.cu" ["f16.cuh"] {
+        TURN_F16 "turn_f16" 256 "hfHuuuuu"
+    }
     DROPOUT_CU "dropout.cu" ["f32.cuh"] {
         DROPOUT "dropout_f32" 256 "fFluuuuuur"
     }

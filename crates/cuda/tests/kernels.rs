@@ -24,6 +24,8 @@ const POINT_WISE: &[Check] = &[
     elementwise::gelu_tanh,
     elementwise::gelu_tanh_gradient,
     elementwise::bias_activation,
+    turning::turn,
+    turning::turn_on_the_way,
 ];
 const DROPOUT: &[Check] = &[elementwise::dropout];
 const HALVES: &[Check] = &[elementwise::halves::<Bf16>, elementwise::halves::<F16>];

@@ -6,7 +6,7 @@ use crate::numbers::Numbers;
 /// How a result is wrong.
 #[derive(Clone, Copy)]
 pub enum Wrong {
-    /// Its first number is off by an eighth of itself and one.
+    /// Its first number is off by an eighth of itself and sixteen.
     Visible,
     /// Its first number is off by its last bit.
     Bit,
@@ -29,7 +29,7 @@ impl Wrong {
             // SAFETY: there is a first number.
             Self::Visible => unsafe {
                 let was = numbers.read(at, 0);
-                numbers.write(at, 0, was * 1.125 + 1.0);
+                numbers.write(at, 0, was * 1.125 + 16.0);
             },
         }
     }

@@ -25,7 +25,7 @@
 //! | `FAKE_CUBLASLT_VERSION=120103` | what `cublasLtGetVersion` says (default 130100) |
 //! | `FAKE_CUBLASLT_NONE=1` | heuristics find nothing |
 //! | `FAKE_CUBLASLT_FAIL_AT=3` | the third call of `cublasLtMatmul` fails with `CUBLAS_STATUS_EXECUTION_FAILED` |
-//! | `FAKE_CUBLASLT_WRONG=1` | the first number of a D of 64 rows or more is off by an eighth of itself and one |
+//! | `FAKE_CUBLASLT_WRONG=1` | the first number of a D of 64 rows or more is off by an eighth of itself and sixteen |
 //! | `FAKE_CUBLASLT_WRONG=bit` | the same is off by its last bit |
 //! | `FAKE_CUBLASLT_UNSTEADY=1` | K is cut at another place in each product, so that the same product gives other bits |
 //!

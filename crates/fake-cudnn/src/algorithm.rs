@@ -9,6 +9,9 @@
 //! | 2 | 3 parts, images only | | |
 //! | 3 | | | 3 parts, never twice alike |
 //!
+//! Engines of graphs have their own number of parts; those that give other bits each time keep two as bf16, cut at a place that moves: short sums of
+//! products of halves are exact in any order.
+//!
 //! | math | runs of a part |
 //! |---|---|
 //! | default, on tensor cores, FMA | 1, 4, 5 |
@@ -22,11 +25,19 @@ use std::ops::Range;
 const TENSOR: [c_uint; 2] = [1, 2];
 const FMA: c_uint = 3;
 
+/// In how many parts an engine cuts a sum, and whether that is the same each time.
+pub(crate) struct Order {
+    pub parts: usize,
+    pub is_steady: bool,
+}
+
 #[derive(Clone, Copy)]
 pub(crate) struct Algorithm {
     math: c_uint,
     parts: usize,
     pub is_steady: bool,
+    /// Whether parts are kept as bf16, and cut at a place that moves.
+    pub is_rough: bool,
 }
 
 impl Algorithm {
@@ -41,7 +52,13 @@ impl Algorithm {
             (Pass::Weights, 3) => (3, false),
             _ => return Err(NOT_SUPPORTED),
         };
-        Ok(Self { math, parts, is_steady })
+        Ok(Self { math, parts, is_steady, is_rough: false })
+    }
+
+    /// As an engine of a graph adds up.
+    pub fn of_engine(order: &Order) -> Self {
+        let is_rough = !order.is_steady;
+        Self { math: 0, parts: if is_rough { 2 } else { order.parts }, is_steady: order.is_steady, is_rough }
     }
 
     /// Bytes of workspace.
@@ -51,6 +68,10 @@ impl Algorithm {
 
     /// How so many terms are cut; what is not steady has each run cut at a place that `turn` moves.
     pub fn order(&self, terms: usize, turn: u64) -> Vec<Vec<Range<usize>>> {
+        if self.is_rough {
+            let middle = turn as usize % terms.max(1);
+            return [0..middle, middle..terms].map(|part| vec![part]).to_vec();
+        }
         let cut = |range: Range<usize>, into: usize| {
             let at = move |i: usize| range.start + range.len() * i / into;
             (0..into).map(move |i| at(i)..at(i + 1))

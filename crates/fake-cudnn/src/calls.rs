@@ -105,7 +105,7 @@ fn problem(pass: Pass, (handle, [x, w, y], how): Described) -> Result<(Problem, 
 unsafe fn offers(pass: Pass, described: Described, most: c_int, found: *mut c_int, to: *mut Offer) -> Answer {
     let (problem, math) = problem(pass, described)?;
     demand(most > 0 && !to.is_null() && !found.is_null(), BAD_PARAM)?;
-    demand(!knobs().none, NOT_SUPPORTED)?;
+    demand(knobs().has.algorithms, NOT_SUPPORTED)?;
     let all = (0..algorithm::count(pass)).map(|number| match Algorithm::of(&problem, number, math) {
         Ok(it) => Offer {
             algorithm: number,

@@ -5,8 +5,10 @@
 
 use crate::algorithm::Algorithm;
 use crate::knobs::knobs;
+use crate::numbers::rounded;
 use crate::objects::{Activation, RELU};
 use crate::problem::{Pass, Problem, places};
+use dtrain_fake_common::numbers::Numbers;
 use std::ops::Range;
 
 const WIDE: usize = 8;
@@ -131,6 +133,18 @@ impl Convolution {
     /// # Safety
     /// The tensors of the problem lie at the addresses, what is added, bias and workspace too, and nobody else uses result and workspace.
     pub unsafe fn compute(&self) {
+        // SAFETY: the caller's promise.
+        unsafe {
+            self.sums();
+            self.spoil();
+        }
+    }
+
+    /// The same, never wrong.
+    ///
+    /// # Safety
+    /// As of `compute`.
+    pub unsafe fn sums(&self) {
         let problem = self.problem;
         let product = Product::of(&problem);
         // SAFETY: the caller's promise.
@@ -171,8 +185,6 @@ impl Convolution {
                 }
             }
         }
-        // SAFETY: the caller's promise.
-        unsafe { self.spoil() };
     }
 
     /// Where the result lies.
@@ -200,7 +212,10 @@ impl Convolution {
         let partial =
             |number: usize, place: usize| (self.workspace as *mut f32).wrapping_add(number * len + place);
         for (number, runs) in order.iter().enumerate() {
-            let sums = part(row, panel, runs);
+            let mut sums = part(row, panel, runs);
+            if self.algorithm.is_rough {
+                sums = sums.map(|sum| rounded(Numbers::Bf16, sum));
+            }
             for ((place, column), sum) in to.clone().zip(sums) {
                 // SAFETY: the workspace has room for as many results as there are parts, if there are several.
                 unsafe {

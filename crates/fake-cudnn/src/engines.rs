@@ -1,6 +1,6 @@
 //! Which engines there are for a graph, and what a descriptor comes to when it is finished.
 //!
-//! A graph is attention if it has two products of matrices, or five. Engines differ in how they cut the sums of products:
+//! A graph is attention if it has two products of matrices, or five; or it is a convolution. Engines differ in how they cut the sums of products:
 //!
 //! | engine | settings | parts of a sum | |
 //! |---|---|---|---|
@@ -12,10 +12,11 @@
 //!
 //! Those that give other bits keep the parts as bf16 in between: short sums of products of halves are exact in any order.
 
+use crate::algorithm::Order;
 use crate::knobs::knobs;
 use crate::objects::{self, Object};
 use crate::part::{Part, kind, name};
-use crate::program::{Order, Program};
+use crate::program::Program;
 use crate::status::{Answer, BAD_PARAM, NOT_SUPPORTED, Status, demand};
 use std::sync::Arc;
 
@@ -91,13 +92,13 @@ pub(crate) fn finished(part: &mut Part) -> Answer {
         kind::GRAPH => {
             let handle = part.number(name::GRAPH_HANDLE)? as usize;
             objects::of(handle, |it| matches!(it, Object::Handle { .. }).then_some(()))?;
-            demand([2, 5].contains(&Program::of(part)?.products()), NOT_SUPPORTED)
+            demand(Program::of(part)?.is_known()?, NOT_SUPPORTED)
         }
         kind::HEURISTICS => {
             let graph = part.part(name::HEURISTICS_GRAPH, kind::GRAPH)?.clone();
             // Nothing falls back on anything.
             let is_first = part.number(name::HEURISTICS_MODE)? == 3;
-            let offers = if is_first && !knobs().none { OFFERS.as_slice() } else { &[] };
+            let offers = if is_first && knobs().has.engines { OFFERS.as_slice() } else { &[] };
             let offers = offers.iter().map(|offer| configuration(&graph, offer)).collect();
             part.put_parts(name::HEURISTICS_RESULTS, offers);
             Ok(())

@@ -9,9 +9,17 @@ pub(crate) const CONVOLUTIONS: &str = "convolutions";
 
 pub(crate) struct Knobs {
     pub version: usize,
-    pub none: bool,
+    /// Whether algorithms of the list are offered, and engines of graphs.
+    pub has: Offered,
     pub fail_at: Option<u64>,
     pub wrong: Option<Wrong>,
+}
+
+/// What is offered at all.
+#[derive(Clone, Copy)]
+pub(crate) struct Offered {
+    pub algorithms: bool,
+    pub engines: bool,
 }
 
 /// How often each function was called.
@@ -19,7 +27,11 @@ pub(crate) static CALLS: Calls = Calls::new();
 
 static KNOBS: LazyLock<Knobs> = LazyLock::new(|| Knobs {
     version: number("FAKE_CUDNN_VERSION").unwrap_or(91_900) as usize,
-    none: word("FAKE_CUDNN_NONE").is_some(),
+    has: match word("FAKE_CUDNN_NONE").as_deref() {
+        None => Offered { algorithms: true, engines: true },
+        Some("listed") => Offered { algorithms: false, engines: true },
+        Some(_) => Offered { algorithms: false, engines: false },
+    },
     fail_at: number("FAKE_CUDNN_FAIL_AT"),
     wrong: Wrong::asked_by("FAKE_CUDNN_WRONG"),
 });

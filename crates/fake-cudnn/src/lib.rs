@@ -1,4 +1,4 @@
-//! cuDNN's C interface over host memory, of convolutions and of graphs that are attention: what tests open instead of `libcudnn.so.9`.
+//! cuDNN's C interface over host memory, of convolutions and of graphs that are attention or a convolution: what tests open instead of `libcudnn.so.9`.
 //!
 //! What it keeps of the real library, because its users must live with it:
 //! - A convolution is work on the handle's stream, and the call returns before it is done. The stream is one of the driver that
@@ -16,6 +16,7 @@
 //! - A handle or descriptor that is used after its end, or before it was set, is `CUDNN_STATUS_BAD_PARAM`, and not a crash. So is a workspace
 //!   that is too small.
 //!
+//! - Of a graph that is a convolution channels lie last, and a gradient of weights is f32 of halves where an identity stands behind it.
 //! - A graph is told by descriptors and done operation by operation, as it is told (see `program.rs`). Engines are offered that are refused when a
 //!   plan is made, and one that gives other bits each time, with a note (see `engines.rs`). Numbers of the host are read when the call is made.
 //!
@@ -27,9 +28,10 @@
 //! | variable | |
 //! |---|---|
 //! | `FAKE_CUDNN_VERSION=90100` | what `cudnnGetVersion` says (default 91900) |
-//! | `FAKE_CUDNN_NONE=1` | no algorithm is offered |
+//! | `FAKE_CUDNN_NONE=1` | no algorithm is offered, and no engine |
+//! | `FAKE_CUDNN_NONE=listed` | no algorithm is offered, but engines of graphs |
 //! | `FAKE_CUDNN_FAIL_AT=3` | the third convolution or graph, of any kind, fails with `CUDNN_STATUS_EXECUTION_FAILED` |
-//! | `FAKE_CUDNN_WRONG=1` | the first number of a result of 1024 numbers or more is off by an eighth of itself and one |
+//! | `FAKE_CUDNN_WRONG=1` | the first number of a result of 1024 numbers or more is off by an eighth of itself and sixteen |
 //! | `FAKE_CUDNN_WRONG=bit` | the same is off by its last bit |
 //!
 //! Beside the library's functions it has its own, which a test looks up: `fakeCudnnCalls` counts the calls of a function,
@@ -38,6 +40,7 @@
 mod algorithm;
 mod calls;
 mod convolution;
+mod convolved;
 mod engines;
 mod knobs;
 mod numbers;

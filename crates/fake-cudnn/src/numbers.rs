@@ -12,3 +12,14 @@ pub(crate) fn numbers(kind: c_uint) -> Option<Numbers> {
         _ => None,
     }
 }
+
+/// The nearest number of that kind.
+pub(crate) fn rounded(numbers: Numbers, value: f32) -> f32 {
+    let mut room = [0u32];
+    let at = room.as_mut_ptr() as usize;
+    // SAFETY: there is room for one number of any kind.
+    unsafe {
+        numbers.write(at, 0, value);
+        numbers.read(at, 0)
+    }
+}

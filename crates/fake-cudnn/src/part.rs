@@ -7,11 +7,15 @@ use std::sync::Arc;
 /// `cudnnBackendDescriptorType_t`, as far as it is known here.
 pub(crate) mod kind {
     pub(crate) const POINTWISE: u32 = 0;
+    pub(crate) const CONVOLUTION: u32 = 1;
     pub(crate) const ENGINE: u32 = 2;
     pub(crate) const CONFIGURATION: u32 = 3;
     pub(crate) const HEURISTICS: u32 = 4;
     pub(crate) const PLAN: u32 = 5;
     pub(crate) const KNOB_CHOICE: u32 = 7;
+    pub(crate) const OPERATION_FORWARD: u32 = 10;
+    pub(crate) const OPERATION_WEIGHTS: u32 = 11;
+    pub(crate) const OPERATION_INPUTS: u32 = 12;
     pub(crate) const OPERATION_POINTWISE: u32 = 13;
     pub(crate) const GRAPH: u32 = 15;
     pub(crate) const PACK: u32 = 16;
@@ -27,6 +31,13 @@ pub(crate) mod kind {
 pub(crate) mod name {
     pub(crate) const POINTWISE_MODE: u32 = 0;
     pub(crate) const POINTWISE_AXIS: u32 = 9;
+    pub(crate) const CONVOLUTION_SUMS: u32 = 100;
+    pub(crate) const CONVOLUTION_MODE: u32 = 101;
+    pub(crate) const CONVOLUTION_DILATION: u32 = 102;
+    pub(crate) const CONVOLUTION_STRIDE: u32 = 103;
+    pub(crate) const CONVOLUTION_PADDING_BEHIND: u32 = 104;
+    pub(crate) const CONVOLUTION_PADDING: u32 = 105;
+    pub(crate) const CONVOLUTION_AXES: u32 = 106;
     pub(crate) const HEURISTICS_MODE: u32 = 200;
     pub(crate) const HEURISTICS_GRAPH: u32 = 201;
     pub(crate) const HEURISTICS_RESULTS: u32 = 202;
@@ -36,6 +47,18 @@ pub(crate) mod name {
     pub(crate) const PLAN_WORKSPACE: u32 = 402;
     pub(crate) const KNOB_TYPE: u32 = 600;
     pub(crate) const KNOB_VALUE: u32 = 601;
+    pub(crate) const OF_FORWARD: u32 = 702;
+    pub(crate) const FORWARD_W: u32 = 703;
+    pub(crate) const FORWARD_X: u32 = 704;
+    pub(crate) const FORWARD_Y: u32 = 705;
+    pub(crate) const OF_INPUTS: u32 = 708;
+    pub(crate) const INPUTS_W: u32 = 709;
+    pub(crate) const INPUTS_DX: u32 = 710;
+    pub(crate) const INPUTS_DY: u32 = 711;
+    pub(crate) const OF_WEIGHTS: u32 = 714;
+    pub(crate) const WEIGHTS_DW: u32 = 715;
+    pub(crate) const WEIGHTS_X: u32 = 716;
+    pub(crate) const WEIGHTS_DY: u32 = 717;
     pub(crate) const OF_POINTWISE: u32 = 750;
     pub(crate) const POINTWISE_X: u32 = 751;
     pub(crate) const POINTWISE_B: u32 = 752;

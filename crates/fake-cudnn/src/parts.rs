@@ -17,7 +17,7 @@ fn bytes_of(what: u32) -> Option<usize> {
         // Handles, 64 bits, pointers, descriptors.
         0 | 3 | 6 | DESCRIPTORS => Some(8),
         // Enums and floats.
-        1 | 4 | 8 | 9 | 11 | 14 | 18 => Some(4),
+        1 | 4 | 7 | 8 | 9 | 11 | 14 | 18 => Some(4),
         // Booleans.
         2 => Some(1),
         _ => None,
@@ -138,6 +138,10 @@ pub(crate) fn create(which: c_uint) -> Result<Object, Status> {
     use kind::*;
     let known = [
         POINTWISE,
+        CONVOLUTION,
+        OPERATION_FORWARD,
+        OPERATION_WEIGHTS,
+        OPERATION_INPUTS,
         ENGINE,
         CONFIGURATION,
         HEURISTICS,

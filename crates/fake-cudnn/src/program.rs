@@ -1,18 +1,22 @@
 //! A graph, done operation by operation as it is told: what a fused kernel must come to.
 
+use crate::algorithm::Order;
+use crate::convolved::{self, Convolved};
 use crate::knobs::knobs;
-use crate::numbers::numbers;
+use crate::numbers::{numbers, rounded};
 use crate::part::{Part, kind, name};
+use crate::problem::Pass;
 use crate::status::{BAD_PARAM, NOT_SUPPORTED, Status, demand};
 use dtrain_fake_common::numbers::Numbers;
 use std::collections::BTreeMap;
 use std::ops::Range;
 
+/// `CUDNN_POINTWISE_IDENTITY`.
+const IDENTITY: u64 = 21;
 /// Results of so many numbers are great.
 const GREAT: usize = 1024;
-const AXES: usize = 4;
-
-type Four = [usize; AXES];
+/// Of a graph that is attention.
+type Four = [usize; 4];
 
 #[derive(Clone, Copy, PartialEq)]
 enum Place {
@@ -22,13 +26,13 @@ enum Place {
     Value,
 }
 
-#[derive(Clone, Copy)]
+#[derive(Clone)]
 struct Tensor {
     id: u64,
     /// None for counts and truth.
     numbers: Option<Numbers>,
-    sizes: Four,
-    strides: Four,
+    sizes: Vec<usize>,
+    strides: Vec<usize>,
     place: Place,
 }
 
@@ -45,12 +49,7 @@ enum Operation {
     Product { a: u64, b: u64, c: u64 },
     Reduction { rows: Rows, x: u64, y: u64 },
     Reshape { x: u64, y: u64 },
-}
-
-/// In how many parts an engine cuts a sum, and whether that is the same each time.
-pub(crate) struct Order {
-    pub parts: usize,
-    pub is_steady: bool,
+    Convolution { of: Convolved, xwy: [u64; 3] },
 }
 
 /// The operations of a graph in their order.
@@ -61,11 +60,7 @@ pub(crate) struct Program {
 
 impl Tensor {
     fn of(part: &Part) -> Result<Self, Status> {
-        let four = |name| {
-            let values: Result<Four, _> =
-                part.values(name).to_vec().try_into().map(|four: [u64; AXES]| four.map(|n| n as usize));
-            values.map_err(|_| NOT_SUPPORTED)
-        };
+        let list = |name| part.values(name).iter().map(|n| *n as usize).collect::<Vec<_>>();
         let kind = part.number(name::TENSOR_NUMBERS)? as u32;
         // Counts and truth.
         let numbers = if [4, 11].contains(&kind) { None } else { Some(numbers(kind).ok_or(NOT_SUPPORTED)?) };
@@ -75,7 +70,8 @@ impl Tensor {
             (_, true) => Place::Value,
             _ => Place::Memory,
         };
-        let (sizes, strides) = (four(name::TENSOR_SIZES)?, four(name::TENSOR_STRIDES)?);
+        let (sizes, strides) = (list(name::TENSOR_SIZES), list(name::TENSOR_STRIDES));
+        demand((4..=5).contains(&sizes.len()) && strides.len() == sizes.len(), NOT_SUPPORTED)?;
         Ok(Self { id: part.number(name::TENSOR_ID)?, numbers, sizes, strides, place })
     }
 
@@ -85,15 +81,31 @@ impl Tensor {
 
     /// Where each number lies, row by row.
     fn places(&self) -> impl Iterator<Item = usize> {
-        let Self { sizes, strides, .. } = *self;
+        let Self { sizes, strides, .. } = self;
         (0..self.len()).map(move |mut i| {
             let mut at = 0;
-            for axis in (0..AXES).rev() {
+            for axis in (0..sizes.len()).rev() {
                 at += i % sizes[axis] * strides[axis];
                 i /= sizes[axis];
             }
             at
         })
+    }
+
+    /// *Errors*: it has not four axes.
+    fn four(&self) -> Result<Four, Status> {
+        self.sizes.as_slice().try_into().map_err(|_| NOT_SUPPORTED)
+    }
+
+    /// Whether channels lie last, behind one another without gaps.
+    fn has_channels_last(&self) -> bool {
+        let behind = |axis: usize| self.sizes[axis + 1..].iter().product::<usize>();
+        let wanted = |axis: usize| match axis {
+            0 => behind(0),
+            1 => 1,
+            axis => self.sizes[1] * behind(axis),
+        };
+        self.strides.iter().enumerate().all(|(axis, stride)| *stride == wanted(axis))
     }
 
     /// As it would be kept.
@@ -102,12 +114,15 @@ impl Tensor {
     }
 
     /// Which number of an operand goes with each number of a result: what has one along an axis goes with all.
-    fn spread(&self, over: &Four) -> Result<Vec<usize>, Status> {
-        demand((0..AXES).all(|axis| [1, over[axis]].contains(&self.sizes[axis])), BAD_PARAM)?;
+    fn spread(&self, over: &[usize]) -> Result<Vec<usize>, Status> {
+        let axes = over.len();
+        let fits =
+            self.sizes.len() == axes && (0..axes).all(|axis| [1, over[axis]].contains(&self.sizes[axis]));
+        demand(fits, BAD_PARAM)?;
         let len = over.iter().product();
         let of = |mut i: usize| {
             let (mut at, mut step) = (0, 1);
-            for axis in (0..AXES).rev() {
+            for axis in (0..axes).rev() {
                 at += if self.sizes[axis] == 1 { 0 } else { i % over[axis] * step };
                 step *= self.sizes[axis];
                 i /= over[axis];
@@ -132,11 +147,18 @@ impl Program {
     /// The name of a tensor that an operation tells of.
     fn tensor(&mut self, part: &Part, name: u32) -> Result<u64, Status> {
         let tensor = Tensor::of(part.part(name, kind::TENSOR)?)?;
-        self.tensors.insert(tensor.id, tensor);
-        Ok(tensor.id)
+        let id = tensor.id;
+        self.tensors.insert(id, tensor);
+        Ok(id)
     }
 
     fn operation(&mut self, part: &Part) -> Result<Operation, Status> {
+        if let Some((pass, of, names)) = convolved::names_of(part) {
+            let of = Convolved::of(pass, part.part(of, kind::CONVOLUTION)?)?;
+            let [x, w, y] = names;
+            let xwy = [self.tensor(part, x)?, self.tensor(part, w)?, self.tensor(part, y)?];
+            return Ok(Operation::Convolution { of, xwy });
+        }
         match part.kind {
             kind::OPERATION_POINTWISE => {
                 let told = part.part(name::OF_POINTWISE, kind::POINTWISE)?.clone();
@@ -171,8 +193,36 @@ impl Program {
         }
     }
 
+    /// Whether it is attention, or a convolution.
+    ///
+    /// *Errors*: of a convolution that does not fit together.
+    pub fn is_known(&self) -> Result<bool, Status> {
+        let Some(Operation::Convolution { of, xwy }) = self.operations.first() else {
+            return Ok([2, 5].contains(&self.products()));
+        };
+        let [x, w, y] = xwy.each_ref().map(|id| &self.tensors[id]);
+        of.fits([&x.sizes, &w.sizes, &y.sizes])?;
+        let plain = self.tensors.values().all(Tensor::has_channels_last);
+        let halves = |of: &Tensor| {
+            of.place == Place::Memory && [Some(Numbers::Bf16), Some(Numbers::F16)].contains(&of.numbers)
+        };
+        let [x_is, w_is, y_is] = [x, w, y].map(halves);
+        Ok(plain
+            && match (of.pass, self.operations.get(1..)) {
+                (Pass::Forward | Pass::Inputs, Some([])) => x_is && w_is && y_is,
+                (Pass::Weights, Some([Operation::Pointwise { mode: IDENTITY, operands, y: dw, .. }])) => {
+                    let kept = &self.tensors[dw];
+                    let f32s = [w.numbers, kept.numbers] == [Some(Numbers::F32); 2];
+                    let behind =
+                        *operands == [w.id] && w.place == Place::Virtual && kept.place == Place::Memory;
+                    x_is && y_is && f32s && behind && kept.sizes == w.sizes
+                }
+                _ => false,
+            })
+    }
+
     /// How many products of matrices it has.
-    pub fn products(&self) -> usize {
+    fn products(&self) -> usize {
         self.operations.iter().filter(|operation| matches!(operation, Operation::Product { .. })).count()
     }
 
@@ -237,6 +287,11 @@ impl Run {
                 Operation::Pointwise { operands, y, .. } => (operands.clone(), y),
                 Operation::Product { a, b, c } => (vec![*a, *b], c),
                 Operation::Reduction { x, y, .. } | Operation::Reshape { x, y } => (vec![*x], y),
+                Operation::Convolution { of, xwy: [x, w, y] } => match of.pass {
+                    Pass::Forward => (vec![*x, *w], y),
+                    Pass::Inputs => (vec![*w, *y], x),
+                    Pass::Weights => (vec![*x, *y], w),
+                },
             };
             for id in &operands {
                 let tensor = &tensors[id];
@@ -255,6 +310,16 @@ impl Run {
                 Operation::Product { .. } => self.product(operands[0], operands[1], tensor)?,
                 Operation::Reduction { rows, .. } => reduced(*rows, operands[0], tensor)?,
                 Operation::Reshape { .. } => reshaped(operands[0], tensor)?,
+                Operation::Convolution { of, xwy } => {
+                    let sizes = xwy.each_ref().map(|id| tensors[id].sizes.as_slice());
+                    let [first, second] = [operands[0].1, operands[1].1];
+                    let read = match of.pass {
+                        Pass::Forward => [first, second, &[]],
+                        Pass::Inputs => [&[], first, second],
+                        Pass::Weights => [first, &[], second],
+                    };
+                    of.compute(sizes, read, &self.order, self.turn)?
+                }
             };
             result.iter_mut().for_each(|value| *value = tensor.rounded(*value));
             if let Some(at) = self.addresses.get(y) {
@@ -290,7 +355,7 @@ impl Run {
         (b, of_b): (&Tensor, &[f32]),
         c: &Tensor,
     ) -> Result<Vec<f32>, Status> {
-        let ([x, y, rows, terms], [.., columns]) = (a.sizes, b.sizes);
+        let ([x, y, rows, terms], [.., columns]) = (a.four()?, b.four()?);
         demand(b.sizes == [x, y, terms, columns] && c.sizes == [x, y, rows, columns], BAD_PARAM)?;
         let cut = self.cut(terms);
         let one = |i: usize| {
@@ -303,17 +368,6 @@ impl Run {
             kept(first) + kept(second)
         };
         Ok((0..c.len()).map(one).collect())
-    }
-}
-
-/// The nearest number of that kind.
-fn rounded(numbers: Numbers, value: f32) -> f32 {
-    let mut room = [0u32];
-    let at = room.as_mut_ptr() as usize;
-    // SAFETY: there is room for one number of any kind.
-    unsafe {
-        numbers.write(at, 0, value);
-        numbers.read(at, 0)
     }
 }
 
@@ -336,11 +390,12 @@ fn pointwise(mode: u64, axis: u64, operands: &[(&Tensor, &[f32])], y: &Tensor) -
         9 => two(|x, b| x - b),
         13 => one(f32::exp),
         15 => one(f32::ln),
+        IDENTITY => one(|x| x),
         // Greater or equal.
         303 => two(|x, b| f32::from(u8::from(x >= b))),
         // Indices along an axis.
         501 => {
-            let axis = usize::try_from(axis).ok().filter(|axis| *axis < AXES).ok_or(BAD_PARAM)?;
+            let axis = usize::try_from(axis).ok().filter(|axis| *axis < y.sizes.len()).ok_or(BAD_PARAM)?;
             let step = y.sizes[axis + 1..].iter().product::<usize>();
             Ok((0..y.len()).map(|i| (i / step % y.sizes[axis]) as f32).collect())
         }
@@ -355,7 +410,7 @@ fn pointwise(mode: u64, axis: u64, operands: &[(&Tensor, &[f32])], y: &Tensor) -
 
 /// What rows come to.
 fn reduced(by: Rows, (x, numbers): (&Tensor, &[f32]), y: &Tensor) -> Result<Vec<f32>, Status> {
-    let [a, b, c, row] = x.sizes;
+    let [a, b, c, row] = x.four()?;
     demand(y.sizes == [a, b, c, 1], NOT_SUPPORTED)?;
     let rows = numbers.chunks_exact(row);
     Ok(match by {

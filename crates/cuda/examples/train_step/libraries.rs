@@ -54,10 +54,7 @@ fn convolutions(
     let mut pins = ConvolutionPins::new(&gpu.context().about().name, library.version());
     for key in keys {
         let pin = choosing_convolutions::choose(gpu, library, key)?;
-        let how = pin.algorithm.map_or(String::new(), |pin| {
-            let mib = pin.workspace >> 20;
-            format!(", algorithm {} {:?} {:?} with {mib} MiB", pin.algorithm, pin.math, pin.manner)
-        });
+        let how = pin.algorithm.as_ref().map_or(String::new(), |pin| format!(", {pin}"));
         eprintln!(
             "convolution {:?} {:?} {:?} in {} parts: {}{how}",
             key.pass,

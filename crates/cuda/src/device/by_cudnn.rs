@@ -1,15 +1,17 @@
 //! What a device has cuDNN convolve: where pins say so, on the device's stream, with what belongs to it around it.
 //!
-//! What the library does not do is done here around it: the bias in f32 and the activation, where no algorithm has them, and copies in f32
-//! for the gradient of weights. It does not know how a choice is made.
+//! What the library does not do is done around it: here the bias in f32 and the activation, where no algorithm has them, and copies in f32
+//! for the gradient of weights; in `channels_last.rs` copies in which channels lie last. It does not know how a choice is made.
 
 use super::CudaDevice;
 use super::asked::{Asked, ByCudnn, Convolutions, Cost};
 use super::placed::{ALIGNED, ConvolutionPlaces, Copies, ROUND, room_for_copies};
 use crate::driver::DriverError;
 use crate::libraries::Numbers;
-use crate::libraries::convolution::{Behind, ConvolutionKey, Pass};
-use crate::libraries::cudnn::{Cudnn, CudnnHandle, Manner, PinnedConvolution, PlannedConvolution, Tensors};
+use crate::libraries::convolution::{Behind, ConvolutionKey, Form, Pass};
+use crate::libraries::cudnn::{
+    ConvolutionChoice, Cudnn, CudnnHandle, Manner, PinnedConvolution, PlannedConvolution, Tensors,
+};
 use crate::libraries::pins::ConvolutionPins;
 use crate::memory::{Slice, SliceMut};
 use crate::operations::{self as kernels, conv_lengths};
@@ -190,8 +192,30 @@ impl CudaDevice {
         planned: &PlannedConvolution,
         at: ConvolutionPlaces,
     ) -> Result<(), DriverError> {
+        // SAFETY: the caller's promise.
+        unsafe {
+            match &planned.pinned().by {
+                ConvolutionChoice::Listed { manner, .. } => {
+                    self.convolve_as_it_lies(handle, planned, *manner, at)
+                }
+                ConvolutionChoice::ChannelsLast(_) => self.convolve_channels_last(handle, planned, at),
+            }
+        }
+    }
+
+    /// The same over tensors as they lie.
+    ///
+    /// # Safety
+    /// As [`CudaDevice::convolve`].
+    unsafe fn convolve_as_it_lies(
+        &self,
+        handle: &CudnnHandle,
+        planned: &PlannedConvolution,
+        manner: Manner,
+        at: ConvolutionPlaces,
+    ) -> Result<(), DriverError> {
         let key = planned.pinned().key;
-        let copies = key.copies();
+        let copies = key.copies(Form::AsTheyLie);
         let [x_len, y_len] = key.elements_of_a_part();
         // Nobody else asks for scratch before all of this is on the stream.
         let mut room = self.workspace();
@@ -199,17 +223,12 @@ impl CudaDevice {
         let read = key.reads().bytes() as u64;
         let w = (at.w, w_len as u64 * key.bytes());
         let bias = (at.bias[0], read * key.shape().outputs as u64);
-        let own = planned.room().next_multiple_of(ROUND);
+        let own = planned.pinned().room().next_multiple_of(ROUND);
         let scratch = room.room_for_library(own + room_for_copies(&[w, bias]))?;
         let mut placed = Copies { stream: &self.stream, next: scratch + own };
         // SAFETY: the caller's promise; the scratch has room for the copies.
         let (w_at, bias) = unsafe { (placed.of(w)?, placed.of(bias)?) };
         let workspace = scratch + copies.iter().sum::<u64>();
-        let name = match key.pass {
-            Pass::Forward(_) => "cuDNN, forward",
-            Pass::Inputs => "cuDNN, gradient of the input",
-            Pass::Weights => "cuDNN, gradient of the weights",
-        };
         for part in 0..key.parts() {
             let [mut x, mut y] =
                 [(at.x, x_len), (at.y, y_len)].map(|(at, len)| at + read * len * u64::from(part));
@@ -224,7 +243,7 @@ impl CudaDevice {
             }
             let tensors = Tensors { x, w: w_at, y, bias, workspace };
             let write = if key.pass == Pass::Weights && part > 0 { Write::Add } else { Write::Set };
-            self.stream.give_foreign(name, |_| {
+            self.stream.give_foreign(name_of(key.pass), |_| {
                 // SAFETY: the caller's promise, and that of the scratch.
                 unsafe { planned.run(handle, tensors, write) }.map_err(DriverError::from)
             })?;
@@ -233,13 +252,11 @@ impl CudaDevice {
             // SAFETY: as above.
             unsafe { placed.back(w_at, w)? };
         }
-        if let (Pass::Forward(behind @ (Behind::Bias | Behind::BiasRelu)), Manner::Alone) =
-            (key.pass, planned.pinned().manner)
+        if let (Pass::Forward(behind @ (Behind::Bias | Behind::BiasRelu)), Manner::Alone) = (key.pass, manner)
         {
             let shape = key.shape();
             let area = shape.output_size().iter().product();
             let [.., len] = conv_lengths(&shape);
-            let activation = if behind == Behind::BiasRelu { Activation::Relu } else { Activation::None };
             // SAFETY: the caller's promise.
             let (bias, y) = unsafe {
                 let y = match key.reads() {
@@ -248,8 +265,17 @@ impl CudaDevice {
                 };
                 (Slice::new(at.bias[1], shape.outputs), y)
             };
-            kernels::bias_activation(self.stream(), Some(bias), area, activation, y);
+            kernels::bias_activation(self.stream(), Some(bias), area, behind.activation(), y);
         }
         Ok(())
+    }
+}
+
+/// What people read of a pass.
+pub(super) fn name_of(pass: Pass) -> &'static str {
+    match pass {
+        Pass::Forward(_) => "cuDNN, forward",
+        Pass::Inputs => "cuDNN, gradient of the input",
+        Pass::Weights => "cuDNN, gradient of the weights",
     }
 }

@@ -10,7 +10,7 @@
 //! directions; for attention with heads of more than 128 elements or of no multiple of 8. Which it is depends on the shape alone.
 //!
 //! Large products, convolutions and attention over halves are done by libraries where pins say by which of their algorithms: see
-//! `by_cublaslt.rs`, `by_cudnn.rs` and `attention_by_cudnn.rs`.
+//! `by_cublaslt.rs`, `by_cudnn.rs`, `channels_last.rs` and `attention_by_cudnn.rs`.
 //!
 //! It does not know who shares the GPU.
 
@@ -19,6 +19,7 @@ mod asked;
 mod attention_by_cudnn;
 mod by_cublaslt;
 mod by_cudnn;
+mod channels_last;
 mod lent;
 mod operations;
 mod own_memory;

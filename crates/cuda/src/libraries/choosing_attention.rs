@@ -17,9 +17,6 @@ use dtrain_engine::device::Attended;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Repeats whose bits are compared before an engine is timed.
-const REPEATS: usize = 5;
-
 /// Memory of one attention, filled with numbers of both signs.
 struct Room {
     device: CudaDevice,
@@ -142,13 +139,9 @@ impl Room {
             unsafe { self.device.attend(handle, &planned, self.places()) }?;
             self.result(&pin.key)
         };
-        let first = once()?;
-        for _ in 1..REPEATS {
-            if once()? != first {
-                return Ok(false);
-            }
-        }
-        Ok(are_near(self.half, &first.0, wanted) && are_near_floats(self.half, &first.1, kept))
+        Ok(timing::same_each_time(once)?.is_some_and(|(found, saved)| {
+            are_near(self.half, &found, wanted) && are_near_floats(self.half, &saved, kept)
+        }))
     }
 
     fn of_library(&self, handle: &CudnnHandle, pin: &PinnedAttention) -> Result<Duration, DriverError> {

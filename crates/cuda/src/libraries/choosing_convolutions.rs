@@ -1,20 +1,25 @@
 //! Which algorithm of cuDNN is fastest for a convolution on this GPU: each that it offers is timed with all that belongs to it, and dtrain's
 //! own kernel beside them.
 //!
-//! As for products ([`super::choosing`]). It does not know who asks.
+//! As for products ([`super::choosing`]). Of engines over copies in which channels lie last the library's notes do not say everything, so they are
+//! tried first, as those of attention are. It does not know who asks.
 
-use super::convolution::{Behind, ConvolutionKey, Pass};
-use super::cudnn::{Cudnn, CudnnHandle, PinnedConvolution};
+use super::convolution::{ConvolutionKey, Pass};
+use super::cudnn::{Cudnn, CudnnHandle, PinnedConvolution, PlannedConvolution};
+use super::near::{are_near, are_near_floats};
 use super::pins::Pin;
 use super::timing;
 use crate::driver::{Buffer, DriverError, Gpu};
-use crate::memory::SliceMut;
+use crate::memory::{Element, Slice, SliceMut};
 use crate::operations::{self, WeightGradients, conv_lengths};
 use crate::values::Values;
 use crate::{ConvolutionPlaces, CudaDevice};
-use dtrain_engine::device::{Activation, Operands};
+use dtrain_engine::device::Operands;
 use std::sync::Arc;
 use std::time::Duration;
+
+/// Numbers of a result that are compared, from its beginning and from its end: results of large batches have hundreds of millions.
+const LOOKED_AT: usize = 1 << 22;
 
 /// Memory of one convolution, filled with numbers of both signs.
 struct Room {
@@ -52,16 +57,89 @@ impl Room {
         })
     }
 
-    fn of_library(&self, handle: &CudnnHandle, pin: &PinnedConvolution) -> Result<Duration, DriverError> {
-        let planned = handle.accept(pin)?;
-        let w = if pin.key.pass == Pass::Weights { self.dw.address() } else { self.w.address() };
+    fn convolve(&self, handle: &CudnnHandle, planned: &PlannedConvolution) -> Result<(), DriverError> {
+        let w = match planned.pinned().key.pass {
+            Pass::Weights => self.dw.address(),
+            Pass::Forward(_) | Pass::Inputs => self.w.address(),
+        };
         let bias = [self.bias.0.address(), self.bias.1.address()];
         let at = ConvolutionPlaces { x: self.x.address(), w, y: self.y.address(), bias };
+        // SAFETY: the tensors lie there, as long as their shapes say; nothing else is on the stream.
+        unsafe { self.device.convolve(handle, planned, at) }
+    }
+
+    fn of_library(&self, handle: &CudnnHandle, pin: &PinnedConvolution) -> Result<Duration, DriverError> {
+        let planned = handle.accept(pin)?;
         timing::best(self.device.stream(), || {
-            // SAFETY: the tensors lie there, as long as their shapes say; nothing else is on the stream.
-            unsafe { self.device.convolve(handle, &planned, at) }?;
+            self.convolve(handle, &planned)?;
             self.device.check()
         })
+    }
+
+    /// The memory of the result: where it begins, and its words.
+    fn written(&self, pass: Pass) -> (u64, usize) {
+        match pass {
+            Pass::Forward(_) => (self.y.address(), self.y.len() / 2),
+            Pass::Inputs => (self.x.address(), self.x.len() / 2),
+            Pass::Weights => (self.dw.address(), self.dw.len()),
+        }
+    }
+
+    /// What lies there, halves or f32: its first numbers and its last.
+    fn result(&self, pass: Pass) -> Result<(Vec<u16>, Vec<f32>), DriverError> {
+        let (mut halves, mut floats) = (Vec::new(), Vec::new());
+        match pass {
+            Pass::Forward(_) => self.look_at(self.y.read(), &mut halves)?,
+            Pass::Inputs => self.look_at(self.x.read(), &mut halves)?,
+            Pass::Weights => self.look_at(self.dw.read(), &mut floats)?,
+        }
+        Ok((halves, floats))
+    }
+
+    fn look_at<T: Element + Default>(&self, all: Slice<'_, T>, to: &mut Vec<T>) -> Result<(), DriverError> {
+        let len = all.len();
+        for part in [0..len.min(LOOKED_AT), len.saturating_sub(LOOKED_AT)..len] {
+            let there = to.len();
+            to.resize(there + part.len(), T::default());
+            self.device.download(all.part(part), &mut to[there..])?;
+        }
+        Ok(())
+    }
+
+    /// Whether an engine gives the same bits each time, near what dtrain's own kernel gave.
+    fn is_right(
+        &self,
+        handle: &CudnnHandle,
+        pin: &PinnedConvolution,
+        (wanted, wanted_sums): &(Vec<u16>, Vec<f32>),
+    ) -> Result<bool, DriverError> {
+        let (pass, half) = (pin.key.pass, pin.key.numbers.precision().half());
+        let Some(half) = half else { return Ok(false) };
+        let planned = handle.accept(pin)?;
+        let (at, words) = self.written(pass);
+        let once = || {
+            // What the engine does not write is not taken for what a kernel wrote.
+            // SAFETY: it is this device's own memory, and nobody else has it.
+            unsafe { self.device.stream().fill(at, words, u32::MAX)? };
+            self.convolve(handle, &planned)?;
+            self.result(pass)
+        };
+        Ok(timing::same_each_time(once)?.is_some_and(|(found, sums)| {
+            are_near(half, &found, wanted) && are_near_floats(half, &sums, wanted_sums)
+        }))
+    }
+
+    /// What the library offers, as far as it is right: `wanted` is what dtrain's own kernel gave.
+    fn candidates(
+        &self,
+        handle: &CudnnHandle,
+        key: &ConvolutionKey,
+        wanted: &(Vec<u16>, Vec<f32>),
+    ) -> Result<Vec<PinnedConvolution>, DriverError> {
+        let mut all = timing::offered(handle.candidates(key))?;
+        let engines = timing::offered(handle.candidates_channels_last(key))?;
+        all.extend(timing::right(engines, |pin| self.is_right(handle, pin, wanted))?);
+        Ok(all)
     }
 
     /// With this crate's own kernels.
@@ -76,10 +154,9 @@ impl Room {
         timing::best(stream, || {
             match key.pass {
                 Pass::Forward(behind) => {
-                    let bias = (behind != Behind::Nothing).then(|| Values::from(self.bias.1.read()));
-                    let activation =
-                        if behind == Behind::BiasRelu { Activation::Relu } else { Activation::None };
-                    operations::conv(stream, &shape, Operands { x, w, bias }, activation, values(&self.y));
+                    let bias = behind.has_bias().then(|| Values::from(self.bias.1.read()));
+                    let operands = Operands { x, w, bias };
+                    operations::conv(stream, &shape, operands, behind.activation(), values(&self.y));
                 }
                 Pass::Inputs => operations::conv_input_gradient(stream, &shape, w, y, values(&self.x)),
                 Pass::Weights => {
@@ -94,7 +171,8 @@ impl Room {
     }
 }
 
-/// The fastest algorithm for a convolution, if it is faster than dtrain's own kernel. *Blocks* for some tens of milliseconds.
+/// The fastest algorithm for a convolution, if it is faster than dtrain's own kernel. *Blocks* for some tens of milliseconds, and
+/// while the library prepares engines.
 ///
 /// *Errors*: of the driver. What the library cannot do is done by dtrain's own kernel.
 pub fn choose(
@@ -104,14 +182,16 @@ pub fn choose(
 ) -> Result<Pin<ConvolutionKey, PinnedConvolution>, DriverError> {
     let room = Room::new(gpu, key)?;
     let own = room.own(key)?;
+    let wanted = room.result(key.pass)?;
     // SAFETY: the handle goes before the device, which is older.
     let handle = unsafe { room.device.handle_of(library) }?;
-    let candidates = timing::offered(handle.candidates(key))?;
+    let candidates = room.candidates(&handle, key, &wanted)?;
     let (algorithm, took) = timing::chosen(own, candidates, |pin| room.of_library(&handle, pin))?;
     Ok(Pin { key: *key, algorithm, took })
 }
 
-/// What the library offers for a convolution and does not refuse when it is asked to do it, the one that it thinks fastest first.
+/// What the library offers for a convolution that is right, as far as it was tried, and not refused when it is asked to do it, the one
+/// that it thinks fastest first.
 ///
 /// *Errors*: of the driver.
 pub fn candidates(
@@ -120,9 +200,11 @@ pub fn candidates(
     key: &ConvolutionKey,
 ) -> Result<Vec<PinnedConvolution>, DriverError> {
     let room = Room::new(gpu, key)?;
+    room.own(key)?;
+    let wanted = room.result(key.pass)?;
     // SAFETY: as above.
     let handle = unsafe { room.device.handle_of(library) }?;
-    let mut candidates = timing::offered(handle.candidates(key))?;
+    let mut candidates = room.candidates(&handle, key, &wanted)?;
     candidates.retain(|pin| room.of_library(&handle, pin).is_ok());
     room.device.check()?;
     Ok(candidates)

@@ -1,13 +1,14 @@
 //! Convolutions of halves, or of f32 as TF32, in the words of a library: what a choice is made for.
 //!
-//! A batch is told in parts that are all alike, for which the library's memory is bounded. The gradient of weights is asked for in f32, of
-//! copies in f32 of the halves that it is made of, which this file gives their places.
+//! A batch is told in parts that are all alike, for which the library's memory is bounded. Tensors are told as they lie, and the gradient of
+//! weights is asked for in f32 then, of copies in f32 of the halves that it is made of; or of halves all are copied so that channels lie
+//! last. This file says how large copies are.
 //!
 //! This file does not know a library's functions.
 
 use super::{LibraryError, Numbers};
 use crate::values::Storage;
-use dtrain_engine::device::Conv3dShape;
+use dtrain_engine::device::{Activation, Conv3dShape};
 use serde::{Deserialize, Serialize};
 
 /// The only library that is asked.
@@ -48,6 +49,29 @@ pub enum Behind {
     Bias,
     /// `max(+ bias, 0)`.
     BiasRelu,
+}
+
+impl Behind {
+    /// Whether a bias is added.
+    #[must_use]
+    pub fn has_bias(self) -> bool {
+        self != Self::Nothing
+    }
+
+    /// What is applied in the end.
+    #[must_use]
+    pub fn activation(self) -> Activation {
+        if self == Self::BiasRelu { Activation::Relu } else { Activation::None }
+    }
+}
+
+/// How the library is told of tensors.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Form {
+    /// As they lie; what a gradient of weights is made of, widened to f32.
+    AsTheyLie,
+    /// By copies in which channels lie last. Of halves.
+    ChannelsLast,
 }
 
 /// The sizes of a convolution, as [`Conv3dShape`] has them.
@@ -184,12 +208,25 @@ impl ConvolutionKey {
         [image, out].map(|n| n.saturating_mul(images))
     }
 
-    /// Bytes that the copies of input and output in f32 need, in this order: for the gradient of weights of halves alone.
+    /// Whether the library is told of it so.
     #[must_use]
-    pub fn copies(&self) -> [u64; 2] {
-        let place = |n: u64| (4 * n).next_multiple_of(PLACE);
-        let widened = self.pass == Pass::Weights && self.reads() != Storage::F32;
-        if widened { self.elements_of_a_part().map(place) } else { [0; 2] }
+    pub fn has(&self, form: Form) -> bool {
+        form == Form::AsTheyLie || self.reads() != Storage::F32
+    }
+
+    /// Bytes that copies need: of a part of the input, of the weights, of a part of the output, in this order.
+    #[must_use]
+    pub fn copies(&self, form: Form) -> [u64; 3] {
+        let ([x, y], [_, w, _]) = (self.elements_of_a_part(), self.elements());
+        let read = self.reads().bytes() as u64;
+        let bytes = match form {
+            Form::AsTheyLie if self.pass == Pass::Weights && self.reads() != Storage::F32 => {
+                [4 * x, 0, 4 * y]
+            }
+            Form::AsTheyLie => [0; 3],
+            Form::ChannelsLast => [read * x, self.bytes() * w, read * y],
+        };
+        bytes.map(|bytes| bytes.next_multiple_of(PLACE))
     }
 
     /// The largest workspace that the library may have.
@@ -202,7 +239,9 @@ impl ConvolutionKey {
     /// Bytes of memory beside the operands that any algorithm for it has at most.
     #[must_use]
     pub fn most_room(&self) -> u64 {
-        self.copies().iter().sum::<u64>() + self.most_workspace()
+        let forms = [Form::AsTheyLie, Form::ChannelsLast].into_iter().filter(|form| self.has(*form));
+        let copies = forms.map(|form| self.copies(form).iter().sum::<u64>()).max();
+        copies.unwrap_or_default() + self.most_workspace()
     }
 
     /// For people.
@@ -238,7 +277,12 @@ mod tests {
         assert_eq!(key.shape(), shape());
         assert_eq!(key.elements(), [3 * 7 * 9, 5 * 3 * 6, 5 * 4 * 8]);
         assert_eq!(key.operations(), 2 * 18 * 5 * 4 * 8 * 8);
-        assert_eq!((key.parts(), key.copies()), (1, [0, 0]));
+        assert_eq!((key.parts(), key.copies(Form::AsTheyLie)), (1, [0; 3]));
+        // Halves, each copy begins on a multiple of 256 bytes.
+        assert_eq!(
+            key.copies(Form::ChannelsLast),
+            [3 * 7 * 9 * 8, 5 * 18, 5 * 4 * 8 * 8].map(|n: u64| (2 * n).next_multiple_of(256))
+        );
     }
 
     #[test]
@@ -276,9 +320,11 @@ mod tests {
             let [x, y] = key.elements_of_a_part();
             assert_eq!(key.parts() * key.images_of_a_part(), 3 << 12);
             assert!(key.parts() > 1 && (x + y) * key.bytes() <= PART, "{pass:?}");
-            let copies = key.copies().iter().sum::<u64>();
+            let copies = key.copies(Form::AsTheyLie).iter().sum::<u64>();
             let widens = pass == Pass::Weights && reads != Numbers::Tf32;
             assert!(if widens { copies >= 4 * (x + y) } else { copies == 0 }, "{pass:?} of {reads:?}");
+            assert!(key.most_room() >= copies + key.most_workspace());
+            assert_eq!(key.has(Form::ChannelsLast), reads != Numbers::Tf32);
         }
     }
 }

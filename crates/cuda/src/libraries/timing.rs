@@ -17,6 +17,9 @@ const ROWS: usize = 5;
 /// A library has to take at most so much of the time of dtrain's own kernel: it leaves the graph of a pass.
 const WORTH: f64 = 0.95;
 
+/// Repeats whose bits are compared before a candidate is timed that may give others each time.
+const REPEATS: usize = 5;
+
 /// Numbers that are drawn for an operand, a prime of them.
 const DRAWN: usize = 1_048_573;
 
@@ -128,6 +131,19 @@ pub(super) fn right<P: Debug>(
         }
     }
     Ok(right)
+}
+
+/// What comes of something that is done again and again, if that is the same each time.
+pub(super) fn same_each_time<T: PartialEq>(
+    once: impl Fn() -> Result<T, DriverError>,
+) -> Result<Option<T>, DriverError> {
+    let first = once()?;
+    for _ in 1..REPEATS {
+        if once()? != first {
+            return Ok(None);
+        }
+    }
+    Ok(Some(first))
 }
 
 /// Nothing of a candidate that is offered and then refused, or that there is no room for.

@@ -20,6 +20,7 @@ mod product_half;
 mod settle;
 mod sums;
 mod tree;
+mod turn;
 mod update;
 
 pub use attention::{attention, attention_gradient, attention_saved, attention_scratch};
@@ -52,6 +53,7 @@ pub use sums::{
     sum_of_squares, sum_of_squares_scratch,
 };
 pub use tree::{TreeSum, program, sum_tree, table};
+pub use turn::{MatrixBatch, Turned, turn};
 pub use update::{adamw, blend, lion, sgd};
 
 dtrain_types::words!(

@@ -33,6 +33,8 @@ fn point_wise_operations_and_updates_do_the_same_through_the_driver() {
         gelu_tanh,
         gelu_tanh_gradient,
         bias_activation,
+        turning::turn,
+        turning::turn_on_the_way,
         dropout,
         halves::<Bf16>,
         halves::<F16>,

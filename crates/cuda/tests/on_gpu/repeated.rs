@@ -165,14 +165,29 @@ pub fn on_a_gpu_or_the_fakes(test: &str, library: &str, variable: &str, holds: i
     }
 }
 
-/// Runs a test of this binary once more on the fakes, if they were built: this library, whose variable names the driver.
+/// Does something on the fakes with a cuDNN of these variables, in a process of its own. Nothing where they were not built.
+pub fn only_on_the_fakes(test: &str, variables: &[(&str, &str)], holds: impl FnOnce(&Arc<Gpu>)) {
+    if !is_fake() {
+        runs_on_the_fakes_where(test, "libfake_cudnn.so", "FAKE_CUDNN_DRIVER", variables);
+    } else if variables.iter().all(|(name, _)| std::env::var_os(name).is_some()) {
+        // The children of other tests have no such library.
+        holds(&Machine::open().expect("the fakes").gpu(0));
+    }
+}
+
 fn runs_on_the_fakes(test: &str, library: &str, variable: &str) {
+    runs_on_the_fakes_where(test, library, variable, &[]);
+}
+
+/// Runs a test of this binary once more on the fakes, if they were built: this library, whose variable names the driver.
+fn runs_on_the_fakes_where(test: &str, library: &str, variable: &str, variables: &[(&str, &str)]) {
     let Some(driver) = fake_library().filter(|_| !is_fake()) else { return };
     if !driver.with_file_name(library).exists() {
         return;
     }
     let mut command = Command::new(std::env::current_exe().expect("this binary"));
     command.args(["--exact", test, "--nocapture"]).env("DTRAIN_FAKE_CUDA", "1").env(variable, driver);
+    command.envs(variables.iter().copied());
     let output = command.output().expect("a child");
     let said = String::from_utf8_lossy(&output.stdout);
     assert!(output.status.success(), "{said}\n{}", String::from_utf8_lossy(&output.stderr));

@@ -16,10 +16,12 @@ use dtrain_cuda::libraries::pins::{AttentionPins, Pin};
 use dtrain_cuda::operations::{attention_saved, attention_scratch};
 use dtrain_cuda::{CudaDevice, Half, Precision, SliceMut, Values, ValuesMut};
 use dtrain_engine::device::{Attended, AttentionShape, Device, Mask};
-use machine::{Machine, cudnn, fake_library, is_fake};
-use repeated::{Busy, Numbers, WORKS, near_and_the_same, on_a_gpu_or_the_fakes, one_by_one, read, rounded};
+use machine::{cudnn, is_fake};
+use repeated::{
+    Busy, Numbers, WORKS, near_and_the_same, on_a_gpu_or_the_fakes, one_by_one, only_on_the_fakes, read,
+    rounded,
+};
 use std::ops::Range;
-use std::process::Command;
 use std::sync::Arc;
 
 /// Repeats whose bits are compared, on a GPU and on the fakes.
@@ -201,27 +203,15 @@ fn what_the_library_does_in_f16_is_right_and_has_the_same_bits_each_time() {
 
 #[test]
 fn engines_that_compute_something_else_are_no_candidates() {
-    const WRONG: &str = "FAKE_CUDNN_WRONG";
-    if !is_fake() {
-        let Some(driver) = fake_library() else { return };
-        let mut command = Command::new(std::env::current_exe().expect("this binary"));
-        command.args(["--exact", "engines_that_compute_something_else_are_no_candidates"]);
-        command.env("DTRAIN_FAKE_CUDA", "1").env("FAKE_CUDNN_DRIVER", driver).env(WRONG, "1");
-        let output = command.output().expect("a child");
-        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
-        return;
-    }
-    // The other test's child has no such library.
-    if std::env::var_os(WRONG).is_none() {
-        return;
-    }
-    let gpu = Machine::open().expect("the fakes").gpu(0);
-    let library = cudnn().expect("the fakes");
-    for pass in [AttentionPass::Forward, AttentionPass::Gradient] {
-        let [shape] = shapes(Half::Bf16)[..] else { panic!("one shape on the fakes") };
-        let key =
-            AttentionKey::of(pass, dtrain_cuda::libraries::Numbers::Bf16, &shape).expect("it can be told");
-        assert_eq!(candidates(&gpu, &library, &key).expect(WORKS), [], "{pass:?}");
-        assert_eq!(choose(&gpu, &library, &key).expect(WORKS).algorithm, None, "{pass:?}");
-    }
+    let test = "engines_that_compute_something_else_are_no_candidates";
+    only_on_the_fakes(test, &[("FAKE_CUDNN_WRONG", "1")], |gpu| {
+        let library = cudnn().expect("the fakes");
+        for pass in [AttentionPass::Forward, AttentionPass::Gradient] {
+            let [shape] = shapes(Half::Bf16)[..] else { panic!("one shape on the fakes") };
+            let key = AttentionKey::of(pass, dtrain_cuda::libraries::Numbers::Bf16, &shape)
+                .expect("it can be told");
+            assert_eq!(candidates(gpu, &library, &key).expect(WORKS), [], "{pass:?}");
+            assert_eq!(choose(gpu, &library, &key).expect(WORKS).algorithm, None, "{pass:?}");
+        }
+    });
 }

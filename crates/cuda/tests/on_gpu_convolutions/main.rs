@@ -10,7 +10,7 @@ mod repeated;
 
 use dtrain_cuda::driver::{Buffer, Gpu};
 use dtrain_cuda::libraries::choosing_convolutions::{candidates, choose};
-use dtrain_cuda::libraries::convolution::{ConvolutionKey, Pass};
+use dtrain_cuda::libraries::convolution::{Behind, ConvolutionKey, Pass};
 use dtrain_cuda::libraries::cudnn::{Cudnn, PinnedConvolution};
 use dtrain_cuda::libraries::pins::{ConvolutionPins, Pin};
 use dtrain_cuda::operations::{conv_lengths, conv_scratch};
@@ -18,7 +18,8 @@ use dtrain_cuda::{CudaDevice, Half, Precision, SliceMut, ValuesMut};
 use dtrain_engine::device::{Activation, Conv3dShape, Device, Operands};
 use machine::{cudnn, is_fake};
 use repeated::{
-    Busy, Numbers, PART, WORKS, near_and_the_same, on_a_gpu_or_the_fakes, one_by_one, read, rounded,
+    Busy, Numbers, PART, WORKS, near_and_the_same, on_a_gpu_or_the_fakes, one_by_one, only_on_the_fakes,
+    read, rounded,
 };
 use std::ops::Range;
 use std::sync::Arc;
@@ -199,13 +200,8 @@ impl Look {
 /// A device whose one convolution is done so.
 fn device_by(gpu: &Arc<Gpu>, library: &Cudnn, precision: Precision, pin: &PinnedConvolution) -> CudaDevice {
     let mut pins = ConvolutionPins::new(&gpu.context().about().name, library.version());
-    pins.put(Pin { key: pin.key, algorithm: Some(*pin), took: [0, 0] });
+    pins.put(Pin { key: pin.key, algorithm: Some(pin.clone()), took: [0, 0] });
     one_by_one(gpu, precision).with_convolutions(&pins, library).expect("what was offered")
-}
-
-fn words(pin: &PinnedConvolution) -> String {
-    let mib = pin.workspace >> 20;
-    format!("algorithm {} {:?} {:?} with {mib} MiB", pin.algorithm, pin.math, pin.manner)
 }
 
 fn holds(gpu: &Arc<Gpu>, library: &Cudnn, precision: Precision) {
@@ -227,19 +223,19 @@ fn holds(gpu: &Arc<Gpu>, library: &Cudnn, precision: Precision) {
         let pin = choose(gpu, library, &key).expect(WORKS);
         let [found, own_took] = pin.took;
         let parts = key.parts();
-        let taken = pin.algorithm.map_or("own is taken".to_owned(), |pin| words(&pin));
+        let taken = pin.algorithm.as_ref().map_or("own is taken".to_owned(), ToString::to_string);
         println!("{kind:?} of {shape:?}, {parts} parts: {found} us, own {own_took} us: {taken}");
         for one in candidates(gpu, library, &key).expect(WORKS) {
-            let is_chosen = pin.algorithm == Some(one);
+            let is_chosen = pin.algorithm.as_ref() == Some(&one);
             by_library += usize::from(is_chosen);
             let with = device_by(gpu, library, precision, &one);
-            println!("  {}", words(&one));
+            println!("  {one}");
             let Look { all, repeats } = Look::at(case.len(), is_chosen);
             let (run, result) = (|| case.run(&with), |part| case.read(&with, part));
             near_and_the_same((kind, shape), (&wanted, all), (&busy, repeats), run, result);
         }
-        if let (Some(one), Pass::Forward(_)) = (pin.algorithm, key.pass) {
-            case.passes_nan_on(&device_by(gpu, library, precision, &one));
+        if let (Some(one), Pass::Forward(_)) = (&pin.algorithm, key.pass) {
+            case.passes_nan_on(&device_by(gpu, library, precision, one));
         }
     }
     println!("{chosen} convolutions in {}, {by_library} of them by the library", precision.name());
@@ -262,4 +258,33 @@ fn what_the_library_does_in_bf16_is_right_and_has_the_same_bits_each_time() {
 #[test]
 fn what_the_library_does_in_f16_is_right_and_has_the_same_bits_each_time() {
     checked("what_the_library_does_in_f16_is_right_and_has_the_same_bits_each_time", Precision::F16);
+}
+
+/// Of engines: what the library lists is believed, as far as it calls that deterministic.
+#[test]
+fn engines_that_compute_something_else_are_no_candidates() {
+    let test = "engines_that_compute_something_else_are_no_candidates";
+    only_on_the_fakes(test, &[("FAKE_CUDNN_WRONG", "1"), ("FAKE_CUDNN_NONE", "listed")], |gpu| {
+        let library = cudnn().expect("the fakes");
+        // More numbers than the fake leaves alone, each of one term: a wrong one among them is seen.
+        let of = |channels, side, outputs| Conv3dShape {
+            images: 1,
+            channels,
+            size: [1, side, side],
+            outputs,
+            kernel: [1; 3],
+            stride: [1; 3],
+            padding: [0; 3],
+        };
+        for (pass, shape) in [
+            (Pass::Forward(Behind::Nothing), of(1, 8, 16)),
+            (Pass::Inputs, of(16, 8, 1)),
+            (Pass::Weights, of(32, 1, 32)),
+        ] {
+            let key = ConvolutionKey::of(pass, dtrain_cuda::libraries::Numbers::Bf16, &shape)
+                .expect("it can be told");
+            assert_eq!(candidates(gpu, &library, &key).expect(WORKS), [], "{pass:?}");
+            assert_eq!(choose(gpu, &library, &key).expect(WORKS).algorithm, None, "{pass:?}");
+        }
+    });
 }

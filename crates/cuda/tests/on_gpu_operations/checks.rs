@@ -38,6 +38,8 @@ fn point_wise_operations_hold() {
         gelu_tanh,
         gelu_tanh_gradient,
         bias_activation,
+        turning::turn,
+        turning::turn_on_the_way,
         dropout,
         halves::<Bf16>,
         halves::<F16>,

@@ -24,6 +24,7 @@ pub mod stacking;
 pub mod stored;
 pub mod sums;
 pub mod tree;
+pub mod turning;
 pub mod update;
 
 pub use build::{Mutation, StandIn};

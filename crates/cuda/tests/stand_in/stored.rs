@@ -10,7 +10,7 @@ use super::{
     Buffer, Extent, Kind, StandIn, attention_half, conv, cpu, halves, ids, nearest, numbers, product_half,
 };
 use dtrain_cuda::operations::{
-    self, CrossEntropy, HalfResult, LossRows, LossTotals, TableGradient, WeightGradients,
+    self, CrossEntropy, HalfResult, LossRows, LossTotals, MatrixBatch, TableGradient, Turned, WeightGradients,
 };
 use dtrain_cuda::{SliceMut, Values, ValuesMut};
 use dtrain_engine::device::{
@@ -100,6 +100,15 @@ pub fn point_wise<K: Kind>(q: &StandIn, extent: Extent) {
                 operations::bias_activation(q, Some(bias.read()), 3, activation, y);
                 Vec::new()
             });
+        }
+        let turned = MatrixBatch { count: 2, rows: len, columns: 5 };
+        for (write, activation) in [(Write::Set, Activation::None), (Write::Add, Activation::Relu)] {
+            for bias in [None, Some(bias.read())] {
+                both::<K, 1, 1>(q, "turn", [10 * len], [10 * len], |[x], [y]| {
+                    operations::turn(q, turned, x, Turned { bias, write, activation }, y);
+                    Vec::new()
+                });
+            }
         }
         let key = Key::new(Seed(7), Step(3), MicroBatch(1), Site(2));
         both::<K, 1, 1>(q, "dropout", [len], [len], |[x], [y]| {

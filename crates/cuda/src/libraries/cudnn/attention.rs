@@ -13,8 +13,9 @@
 
 use super::super::LibraryError;
 use super::super::attention::{AttentionKey, AttentionPass};
-use super::graph::{EngineChoice, Four, GraphDraft, OperationGraph, Place, Plan, Target, Tensor, by_rows};
-use super::{CANDIDATES, CudnnHandle, NAME};
+use super::engines::{self, EngineChoice, Plan};
+use super::graph::{GraphDraft, OperationGraph, Place, Target, Tensor, by_rows};
+use super::handle::{CudnnHandle, NAME};
 use crate::values::{Half, Storage};
 use cudarc::cudnn::sys::{
     cudnnDataType_t as DataType, cudnnPointwiseMode_t as By, cudnnReduceTensorOp_t as Reduced,
@@ -57,6 +58,9 @@ struct GradientTensors {
     sums: Tensor,
     one: Tensor,
 }
+
+/// Four sizes or strides, in elements.
+type Four = [i64; 4];
 
 /// What a graph is written with: the sizes of a key, as the library counts.
 struct Writer {
@@ -102,21 +106,21 @@ impl Writer {
 
     /// Halves in memory.
     fn memory(&mut self, strides: Four) -> Result<Tensor, LibraryError> {
-        self.draft.tensor(Place::Memory, self.numbers, self.rows, strides)
+        self.draft.tensor(Place::Memory, self.numbers, &self.rows, &strides)
     }
 
     /// The same, as keys are multiplied with queries.
     fn memory_turned(&mut self, strides: Four) -> Result<Tensor, LibraryError> {
-        self.draft.tensor(Place::Memory, self.numbers, turned(self.rows), turned(strides))
+        self.draft.tensor(Place::Memory, self.numbers, &turned(self.rows), &turned(strides))
     }
 
     /// One f32 for each query, in memory.
     fn of_queries(&mut self) -> Result<Tensor, LibraryError> {
-        self.draft.tensor(Place::Memory, F32, self.queries, by_rows(self.queries))
+        self.draft.tensor(Place::Memory, F32, &self.queries, &by_rows(&self.queries))
     }
 
     fn compute(&mut self, by: By, operands: &[Tensor], sizes: Four) -> Result<Tensor, LibraryError> {
-        let y = self.draft.between(F32, sizes)?;
+        let y = self.draft.between(F32, &sizes)?;
         self.draft.pointwise(by, F32, operands, y).map(|()| y)
     }
 
@@ -125,20 +129,20 @@ impl Writer {
     }
 
     fn reduced(&mut self, by: Reduced, x: Tensor) -> Result<Tensor, LibraryError> {
-        let y = self.draft.between(F32, self.queries)?;
+        let y = self.draft.between(F32, &self.queries)?;
         self.draft.reduction(by, x, y).map(|()| y)
     }
 
     /// Each query with each key, turned.
     fn product(&mut self, queries: Tensor, keys: Tensor) -> Result<Tensor, LibraryError> {
-        let scores = self.draft.between(F32, self.scores)?;
+        let scores = self.draft.between(F32, &self.scores)?;
         self.draft.product(queries, keys, scores).map(|()| scores)
     }
 
     /// Scores of keys that come behind their query become `unseen`.
     fn masked(&mut self, scores: Tensor, unseen: Tensor) -> Result<Tensor, LibraryError> {
         let (row, column) = (self.draft.index(2, scores)?, self.draft.index(3, scores)?);
-        let seen = self.draft.between(DataType::CUDNN_DATA_BOOLEAN, self.scores)?;
+        let seen = self.draft.between(DataType::CUDNN_DATA_BOOLEAN, &self.scores)?;
         self.draft.pointwise(
             By::CUDNN_POINTWISE_CMP_GE,
             DataType::CUDNN_DATA_BOOLEAN,
@@ -150,8 +154,9 @@ impl Writer {
 
     /// Halves of scores, turned: as keys by queries.
     fn scores_turned(&mut self, scores: Tensor) -> Result<Tensor, LibraryError> {
-        let (sizes, strides) = (turned(self.scores), turned(by_rows(self.scores)));
-        let turned = self.draft.tensor(Place::Virtual, self.numbers, sizes, strides)?;
+        let [_, heads, rows, columns] = self.scores;
+        let strides = [heads * rows * columns, rows * columns, 1, columns];
+        let turned = self.draft.tensor(Place::Virtual, self.numbers, &turned(self.scores), &strides)?;
         self.draft.reshape(scores, turned).map(|()| turned)
     }
 
@@ -169,7 +174,7 @@ impl Writer {
         let sum = self.reduced(Reduced::CUDNN_REDUCE_TENSOR_ADD, exponentials)?;
         let log = self.compute(By::CUDNN_POINTWISE_LOG, &[sum], self.queries)?;
         self.draft.pointwise(By::CUDNN_POINTWISE_ADD, F32, &[top, log], saved)?;
-        let shares = self.draft.between(self.numbers, self.scores)?;
+        let shares = self.draft.between(self.numbers, &self.scores)?;
         self.draft.pointwise(By::CUDNN_POINTWISE_DIV, F32, &[exponentials, sum], shares)?;
         self.draft.product(shares, v, y)?;
         Ok(AttentionTensors { qkv: [q, k, v], y, saved, scale, unseen, gradient: None })
@@ -202,7 +207,7 @@ impl Writer {
         let d_scores = self.scored(By::CUDNN_POINTWISE_MUL, &[weighed, scale])?;
         let by_keys = self.scores_turned(d_scores)?;
         self.draft.product(by_keys, q, dk)?;
-        let keys = self.draft.tensor(Place::Virtual, self.numbers, self.rows, self.packed)?;
+        let keys = self.draft.tensor(Place::Virtual, self.numbers, &self.rows, &self.packed)?;
         self.draft.reshape(k, keys)?;
         self.draft.product(d_scores, keys, dq)?;
         let gradient = Some(GradientTensors { dy, dqkv, sums, one });
@@ -221,34 +226,18 @@ fn graph_of(key: &AttentionKey, target: Target) -> Result<(OperationGraph, Atten
 }
 
 impl CudnnHandle {
-    /// The engines for attention that keep the rules of this file, the one that the library thinks fastest first: at most [`CANDIDATES`].
+    /// The engines for attention that keep the rules of this file, the one that the library thinks fastest first: at most
+    /// [`super::CANDIDATES`].
     /// *Blocks* while the library prepares them.
     ///
     /// *Errors*: [`LibraryError::NoAlgorithm`], of a library that has no such graphs too.
     pub fn attention_candidates(&self, key: &AttentionKey) -> Result<Vec<PinnedAttention>, LibraryError> {
-        let none = || LibraryError::NoAlgorithm { library: NAME, shape: key.shown() };
         let graph = || graph_of(key, Target::Of(self.handle.what)).map(|(graph, _)| graph);
-        let offers = match graph().and_then(|graph| graph.offers()) {
-            Err(LibraryError::Call { call, status }) => {
-                tracing::debug!(call, status, "cuDNN does not take attention");
-                return Err(none());
-            }
-            offers => offers?,
-        };
-        let mut all = Vec::new();
-        for choice in offers {
-            // What is offered may be refused.
-            let plan = match graph()?.plan(&choice) {
-                Err(LibraryError::Call { .. }) | Ok(None) => continue,
-                Ok(Some(plan)) => plan,
-                Err(error) => return Err(error),
-            };
-            if plan.workspace <= key.most_workspace() && all.len() < CANDIDATES {
-                let (workspace, version) = (plan.workspace, self.version);
-                all.push(PinnedAttention { key: *key, choice, workspace, version });
-            }
-        }
-        if all.is_empty() { Err(none()) } else { Ok(all) }
+        let all = engines::candidates(graph, key.most_workspace())?;
+        let none = || LibraryError::NoAlgorithm { library: NAME, shape: key.shown() };
+        let pin =
+            |(choice, workspace)| PinnedAttention { key: *key, choice, workspace, version: self.version };
+        if all.is_empty() { Err(none()) } else { Ok(all.into_iter().map(pin).collect()) }
     }
 
     /// Attention by an engine that was pinned, here or elsewhere. *Blocks* while the library prepares it.
@@ -263,18 +252,12 @@ impl CudnnHandle {
         if AttentionKey::of(key.pass, key.numbers, &key.shape()).ok() != Some(*key) {
             return Err(unfit("it is no attention that can be told".to_owned()));
         }
-        let (graph, tensors) = graph_of(key, Target::Of(self.handle.what))?;
-        let engine = choice.engine;
-        let plan = match graph.plan(choice) {
-            Err(LibraryError::Call { call, status }) => {
-                return Err(unfit(format!("engine {engine} is not there for it: {call} returned {status}")));
-            }
-            plan => plan?.ok_or_else(|| unfit(format!("engine {engine} gives other bits each time")))?,
-        };
-        if plan.workspace > pinned.workspace || pinned.workspace > key.most_workspace() {
-            let (needed, told) = (plan.workspace, pinned.workspace);
-            return Err(unfit(format!("it needs {needed} bytes of workspace, not {told}")));
+        let workspace = pinned.workspace;
+        if workspace > key.most_workspace() {
+            return Err(unfit(format!("{workspace} bytes of workspace are more than it may have")));
         }
+        let (graph, tensors) = graph_of(key, Target::Of(self.handle.what))?;
+        let plan = engines::accepted(graph, choice, workspace)?.map_err(unfit)?;
         Ok(PlannedAttention { plan, tensors, pinned: pinned.clone() })
     }
 }
@@ -358,20 +341,11 @@ impl PlannedAttention {
 #[cfg(test)]
 mod tests {
     use super::super::Cudnn;
-    use super::super::graph::Properties;
+    use super::super::graph::tests::hopper;
     use super::*;
     use crate::libraries::Numbers;
     use dtrain_engine::device::{AttentionShape, Mask};
     use std::path::Path;
-
-    /// An H200, as the library asks a driver.
-    const HOPPER: &str = r#"{"deviceVer": 900, "driverVer": 13000, "multiProcessorCount": 132,
-        "maxSharedMemoryPerBlock": 49152, "maxSharedMemoryPerBlockOptin": 232448, "reservedSharedMemoryPerBlock": 1024,
-        "maxGridSize": [2147483647, 65535, 65535], "maxBlockSize": [1024, 1024, 64], "regsPerBlock": 65536,
-        "warpSize": 32, "maxRegistersPerSM": 65536, "maxCtasPerSM": 32, "maxThreadsPerBlock": 1024,
-        "maxThreadsPerSM": 2048, "pciDeviceId": 0, "isTccDriver": 0, "supportCoopLaunch": 1, "smClockRateKHz": 1980000,
-        "memClockRateKHz": 3201000, "l2CacheSize": 62914560, "totalGlobalMem": 150000000000, "deviceName": "H200",
-        "cudaDeviceId": 0}"#;
 
     fn keys() -> Vec<AttentionKey> {
         let shape =
@@ -386,30 +360,17 @@ mod tests {
             .collect()
     }
 
-    /// With `libcuda.so.1` found beside it: the library compiles for a GPU that is told, and asks the driver for nothing but to load that.
     #[test]
     fn the_real_library_where_it_is_knows_attention_when_it_sees_it() {
         let Some(path) = std::env::var_os("DTRAIN_TEST_CUDNN") else { return };
         let library = Cudnn::open(Path::new(&path)).unwrap_or_else(|error| panic!("{error}"));
         println!("cuDNN {}", library.version());
         for key in keys() {
-            let graph = || {
-                let hopper = Target::Told(Properties::new(HOPPER).expect("properties"));
-                graph_of(&key, hopper).unwrap_or_else(|error| panic!("{key:?}: {error}")).0
-            };
-            let offers = graph().offers().unwrap_or_else(|error| panic!("{key:?}: {error}"));
-            println!("{key:?}: {offers:?}");
-            assert!(!offers.is_empty(), "no engine does {key:?}");
-            for choice in offers {
-                match graph().plan(&choice) {
-                    Ok(plan) => {
-                        let workspace = plan.expect("what is offered is steady").workspace;
-                        println!("  {choice:?} with {} MiB", workspace >> 20);
-                        assert!(workspace <= key.most_workspace(), "{workspace} bytes");
-                    }
-                    Err(error) => println!("  {choice:?}: {error}"),
-                }
-            }
+            let graph = || graph_of(&key, hopper()).map(|(graph, _)| graph);
+            let all = engines::candidates(graph, key.most_workspace());
+            let all = all.unwrap_or_else(|error| panic!("{key:?}: {error}"));
+            println!("{key:?}: {all:?}");
+            assert!(!all.is_empty(), "no engine does {key:?}");
         }
     }
 }

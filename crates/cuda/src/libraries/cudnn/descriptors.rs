@@ -50,6 +50,21 @@ impl<T: Copy> Drop for Made<T> {
     }
 }
 
+/// Addresses on the device: of a part of the input, of the weights, of the part of the output, or of what their gradients become.
+#[derive(Clone, Copy, Debug)]
+pub struct Tensors {
+    /// `x` or `dx`.
+    pub x: u64,
+    /// `w` or `dw`.
+    pub w: u64,
+    /// `y` or `dy`.
+    pub y: u64,
+    /// The bias in halves, where the library adds it.
+    pub bias: u64,
+    /// [`super::PinnedConvolution::workspace`] bytes that may be written over.
+    pub workspace: u64,
+}
+
 /// A tensor whose numbers lie in the order of its sizes.
 fn tensor(
     numbers: sys::cudnnDataType_t,
