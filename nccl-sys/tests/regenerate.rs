@@ -1,5 +1,7 @@
 //! The committed bindings are what bindgen makes of the header.
 //!
+//! `cargo test -p nccl-sys --features regenerate`, which CI does on one day of twelve: bindgen takes as long to build as a crate of dtrain's.
+//!
 //! Needs libclang 14 to 19 (a system one, or `pip install libclang` and its folder in `LIBCLANG_PATH`); where there is
 //! none, the test says so and has nothing to compare. `DTRAIN_RENEW_BINDINGS=1` writes them anew.
 

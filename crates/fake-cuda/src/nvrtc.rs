@@ -14,7 +14,7 @@ use std::ffi::{CStr, CString, c_char, c_int};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 
 /// The stand-in for a GPU: what kernels are built over.
 const SHIM: [(&str, &str); 2] = [
@@ -126,10 +126,13 @@ fn build(source: &str, folder: &Path) -> Result<Vec<u8>, (c_int, String)> {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvrtcVersion(major: *mut c_int, minor: *mut c_int) -> c_int {
     // Another stand-in is another compiler: what was built over an older one and kept is not taken for its work.
-    let texts = SHIM.iter().map(|(_, text)| *text).chain(compiled::flags()).flat_map(str::bytes);
-    let digest = texts.fold(0u32, |sum, byte| sum.wrapping_mul(31).wrapping_add(byte.into()));
+    static MINOR: LazyLock<c_int> = LazyLock::new(|| {
+        let texts = SHIM.iter().map(|(_, text)| *text).chain(compiled::flags()).flat_map(str::bytes);
+        let digest = texts.fold(0u32, |sum, byte| sum.wrapping_mul(31).wrapping_add(byte.into()));
+        (digest % 10_000) as c_int
+    });
     // SAFETY: as nvrtc.h says.
-    unsafe { (*major, *minor) = (13, (digest % 10_000) as c_int) };
+    unsafe { (*major, *minor) = (13, *MINOR) };
     SUCCESS
 }
 

@@ -1,13 +1,32 @@
 //! Made-up gradients, and the plain sums that collectives are held against.
 
 use dtrain_collective::{Arena, Chunks, Reduce, rank_roots};
-use dtrain_types::{Key, Merger, MicroBatch, MicroRange, Rank, Seed, Site, Step, Trailer};
+use dtrain_types::{Merger, MicroRange, Rank, Trailer};
+use std::cell::RefCell;
+use std::collections::BTreeMap;
 
 /// Element `i` of the gradient of micro-batch `m`: magnitudes differ, so the order of a sum shows.
 pub fn gradient(m: u32, i: usize) -> f32 {
-    let key = Key::new(Seed(1), Step(1), MicroBatch(m), Site(0));
-    let i = i as u32;
-    (key.unit_f32(i) - 0.5) * 10f32.powi((key.bits(i) % 9) as i32 - 4)
+    const MAGNITUDES: [f32; 9] = [1e-4, 1e-3, 1e-2, 0.1, 1.0, 10.0, 100.0, 1e3, 1e4];
+    // Millions of them are made, by code that is not optimised: a few multiplications each, and no iterator.
+    let mut bits = (i as u32).wrapping_mul(0x9e37_79b9) ^ (m + 1).wrapping_mul(0x85eb_ca6b);
+    bits = (bits ^ bits >> 16).wrapping_mul(0x7feb_352d);
+    bits = (bits ^ bits >> 15).wrapping_mul(0x846c_a68b);
+    bits ^= bits >> 16;
+    ((bits >> 8) as f32 / (1 << 24) as f32 - 0.5) * MAGNITUDES[bits as usize % 9]
+}
+
+/// Fills a slot with the gradient of micro-batch `m`, which a thread makes once: tests take many steps.
+fn fill(slot: &mut [f32], m: u32) {
+    thread_local! {
+        static MADE: RefCell<BTreeMap<(u32, usize), Vec<f32>>> = const { RefCell::new(BTreeMap::new()) };
+    }
+    MADE.with_borrow_mut(|made| {
+        let len = slot.len();
+        slot.copy_from_slice(
+            made.entry((m, len)).or_insert_with(|| (0..len).map(|i| gradient(m, i)).collect()),
+        );
+    });
 }
 
 /// The trailer of micro-batch `m`.
@@ -68,7 +87,8 @@ pub fn compute_rounded(
         for m in root.lo..root.hi {
             let next = merger.next_buffer();
             let slot = arena.lease(geometry.slot(index, next));
-            slot.iter_mut().enumerate().for_each(|(i, x)| *x = round(gradient(m, i)));
+            fill(slot, m);
+            slot.iter_mut().for_each(|x| *x = round(*x));
             pending[next] = trailer(m);
             merger.push(|left, right| merge(arena, [index, left, right], &mut pending, &round));
         }

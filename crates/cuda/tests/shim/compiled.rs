@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 /// For a C++ compiler, before the names of files.
 pub fn flags() -> Vec<&'static str> {
-    let mut flags = vec!["-std=c++17", "-O1", "-ffp-contract=off", "-fno-strict-aliasing"];
+    let mut flags = vec!["-std=c++17", "-O2", "-ffp-contract=off", "-fno-strict-aliasing"];
     flags.extend(["-U_FORTIFY_SOURCE", "-w", "-shared", "-fPIC"]);
     // A fused multiply-add as one instruction, where the processor has it: the same bits as the call of a function that it is
     // otherwise.

@@ -182,6 +182,8 @@ impl Whole<'_> {
     ) {
         let width = Size::of(isa).columns;
         let block = (B_BLOCK / self.k.clamp(1, K_BLOCK) / width * width).max(width);
+        // Memory is taken for what there is.
+        let block = block.min(columns.len().next_multiple_of(width));
         let Workspace { a, b, rest, .. } = workspace;
         let room = &mut Room { a: a.take(MOST_ROWS * STRIP_ROW), kept: rest.take(KEPT * (block / width)) };
         for from in columns.clone().step_by(block) {
