@@ -121,9 +121,12 @@ fn bits_tell_the_algorithm_and_its_arithmetic() {
                 let twice = [0, 1].map(|_| found(&mut it, pass, offer.algo as u32, offer.memory));
                 let is_steady = offer.determinism == Determinism::CUDNN_DETERMINISTIC;
                 assert_eq!(twice[0] == twice[1], is_steady, "{pass:?} {:?}", offer.algo);
-                let [one, _] = twice;
-                assert!(!all.contains(&one), "{pass:?} {:?} {math:?} is as another", offer.algo);
-                all.push(one);
+                // What is never twice alike may once be as another.
+                if is_steady {
+                    let [one, _] = twice;
+                    assert!(!all.contains(&one), "{pass:?} {:?} {math:?} is as another", offer.algo);
+                    all.push(one);
+                }
             }
         }
     }
