@@ -38,10 +38,9 @@ use std::time::Duration;
 const FILE: &str = "libraries.json";
 /// In the user's cache: what was chosen before, by library and its version, and model of GPU.
 const FOLDER: &str = "algorithms";
-/// What the algorithms for a shape take to be loaded and timed, about; seen on an H200.
-const SECONDS_OF_A_SHAPE: usize = 2;
-/// A child that takes longer is given up: it times some thousands of algorithms, and may compile kernels first.
+/// A child that takes longer is given up: it may compile kernels first, and then has so much for each shape.
 const PATIENCE: Duration = Duration::from_secs(600);
+const PATIENCE_OF_A_SHAPE: Duration = Duration::from_secs(10);
 
 /// What one library does in a run.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -84,6 +83,8 @@ trait Chooses {
     const WHAT: &'static str;
     /// What a child is told by.
     const WORD: &'static str;
+    /// What the algorithms for a shape take to be loaded and timed, about.
+    const SECONDS_OF_A_SHAPE: usize;
 
     fn version(path: &Path) -> Result<u64, LibraryError>;
     /// The fastest algorithm for each key, timed.
@@ -100,6 +101,8 @@ impl Chooses for Products {
     const LIBRARY: Library = Library::CublasLt;
     const WHAT: &'static str = "large products";
     const WORD: &'static str = "products";
+    // Seen on an H200.
+    const SECONDS_OF_A_SHAPE: usize = 2;
 
     fn version(path: &Path) -> Result<u64, LibraryError> {
         CublasLt::version_of(path)
@@ -118,6 +121,8 @@ impl Chooses for Convolutions {
     const LIBRARY: Library = Library::Cudnn;
     const WHAT: &'static str = "convolutions";
     const WORD: &'static str = "convolutions";
+    // 2 on an H200, and engines are prepared.
+    const SECONDS_OF_A_SHAPE: usize = 4;
 
     fn version(path: &Path) -> Result<u64, LibraryError> {
         Cudnn::open(path).map(|library| library.version())
@@ -136,6 +141,8 @@ impl Chooses for Attention {
     const LIBRARY: Library = Library::Cudnn;
     const WHAT: &'static str = "attention";
     const WORD: &'static str = "attention";
+    // Engines are prepared.
+    const SECONDS_OF_A_SHAPE: usize = 4;
 
     fn version(path: &Path) -> Result<u64, LibraryError> {
         Cudnn::open(path).map(|library| library.version())
@@ -301,7 +308,8 @@ fn one<C: Chooses>(
         let gpus = list.numbers().iter().copied().take(1).collect();
         let probe = GpuProbe { gpus, nccl: None, judge: None, pins: Some(C::WORD.to_owned()) };
         let text = serde_json::to_string(asked).expect("plain data");
-        match answer_to(&probe, Some(text), PATIENCE) {
+        let patience = PATIENCE + PATIENCE_OF_A_SHAPE * asked.wanted.len() as u32;
+        match answer_to(&probe, Some(text), patience) {
             Ok(Answer::Chosen(pins)) => Ok(pins),
             Ok(Answer::Failed(why)) | Err(why) => Err(one_line(why)),
         }
@@ -312,7 +320,7 @@ fn one<C: Chooses>(
         let lacking = known.lacking(wanted);
         if !lacking.is_empty() {
             let count = lacking.len();
-            let seconds = SECONDS_OF_A_SHAPE * count;
+            let seconds = C::SECONDS_OF_A_SHAPE * count;
             tell_people(&format!(
                 "timing the algorithms of {name} for {}, once: about {seconds} s",
                 counted(count, "shape")
