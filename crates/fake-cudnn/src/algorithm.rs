@@ -9,15 +9,16 @@
 //! | 2 | 3 parts, images only | | |
 //! | 3 | | | 3 parts, never twice alike |
 //!
-//! Engines of graphs have their own number of parts; those that give other bits each time keep two as bf16, cut at a place that moves: short sums of
-//! products of halves are exact in any order.
+//! Engines of graphs have an order of their own ([`Order`]).
 //!
 //! | math | runs of a part |
 //! |---|---|
 //! | default, on tensor cores, FMA | 1, 4, 5 |
 
+use crate::numbers::rounded;
 use crate::problem::{Pass, Problem};
 use crate::status::{BAD_PARAM, NOT_SUPPORTED, Status, demand};
+use dtrain_fake_common::numbers::Numbers;
 use std::ffi::c_uint;
 use std::ops::Range;
 
@@ -26,9 +27,28 @@ const TENSOR: [c_uint; 2] = [1, 2];
 const FMA: c_uint = 3;
 
 /// In how many parts an engine cuts a sum, and whether that is the same each time.
+#[derive(Clone, Copy)]
 pub(crate) struct Order {
     pub parts: usize,
     pub is_steady: bool,
+}
+
+impl Order {
+    /// How terms are cut; what is not steady is cut at a place that the turn moves.
+    pub fn cut(&self, terms: usize, turn: u64) -> [Range<usize>; 2] {
+        let middle = match self {
+            Self { parts: 1, .. } => terms,
+            Self { is_steady: true, .. } => terms / 2,
+            Self { .. } => turn as usize % terms.max(1),
+        };
+        [0..middle, middle..terms]
+    }
+
+    /// A part of a sum as it is kept until the others are there: short sums of products of halves are exact in any order, so what is not
+    /// steady is rounded.
+    pub fn kept(&self, part: f32) -> f32 {
+        if self.is_steady { part } else { rounded(Numbers::Bf16, part) }
+    }
 }
 
 #[derive(Clone, Copy)]
@@ -36,8 +56,8 @@ pub(crate) struct Algorithm {
     math: c_uint,
     parts: usize,
     pub is_steady: bool,
-    /// Whether parts are kept as bf16, and cut at a place that moves.
-    pub is_rough: bool,
+    /// Of an engine.
+    pub engine: Option<Order>,
 }
 
 impl Algorithm {
@@ -52,13 +72,12 @@ impl Algorithm {
             (Pass::Weights, 3) => (3, false),
             _ => return Err(NOT_SUPPORTED),
         };
-        Ok(Self { math, parts, is_steady, is_rough: false })
+        Ok(Self { math, parts, is_steady, engine: None })
     }
 
     /// As an engine of a graph adds up.
-    pub fn of_engine(order: &Order) -> Self {
-        let is_rough = !order.is_steady;
-        Self { math: 0, parts: if is_rough { 2 } else { order.parts }, is_steady: order.is_steady, is_rough }
+    pub fn of_engine(order: Order) -> Self {
+        Self { math: 0, parts: 2, is_steady: order.is_steady, engine: Some(order) }
     }
 
     /// Bytes of workspace.
@@ -68,9 +87,8 @@ impl Algorithm {
 
     /// How so many terms are cut; what is not steady has each run cut at a place that `turn` moves.
     pub fn order(&self, terms: usize, turn: u64) -> Vec<Vec<Range<usize>>> {
-        if self.is_rough {
-            let middle = turn as usize % terms.max(1);
-            return [0..middle, middle..terms].map(|part| vec![part]).to_vec();
+        if let Some(engine) = self.engine {
+            return engine.cut(terms, turn).map(|part| vec![part]).to_vec();
         }
         let cut = |range: Range<usize>, into: usize| {
             let at = move |i: usize| range.start + range.len() * i / into;

@@ -5,10 +5,8 @@
 
 use crate::algorithm::Algorithm;
 use crate::knobs::knobs;
-use crate::numbers::rounded;
 use crate::objects::{Activation, RELU};
 use crate::problem::{Pass, Problem, places};
-use dtrain_fake_common::numbers::Numbers;
 use std::ops::Range;
 
 const WIDE: usize = 8;
@@ -213,8 +211,8 @@ impl Convolution {
             |number: usize, place: usize| (self.workspace as *mut f32).wrapping_add(number * len + place);
         for (number, runs) in order.iter().enumerate() {
             let mut sums = part(row, panel, runs);
-            if self.algorithm.is_rough {
-                sums = sums.map(|sum| rounded(Numbers::Bf16, sum));
+            if let Some(engine) = self.algorithm.engine {
+                sums = sums.map(|sum| engine.kept(sum));
             }
             for ((place, column), sum) in to.clone().zip(sums) {
                 // SAFETY: the workspace has room for as many results as there are parts, if there are several.

@@ -61,7 +61,7 @@ impl Convolved {
         &self,
         sizes: [&[usize]; 3],
         read: [&[f32]; 3],
-        order: &Order,
+        order: Order,
         turn: u64,
     ) -> Result<Vec<f32>, Status> {
         let problem = self.problem(sizes)?;

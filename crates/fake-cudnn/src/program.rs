@@ -9,7 +9,6 @@ use crate::problem::Pass;
 use crate::status::{BAD_PARAM, NOT_SUPPORTED, Status, demand};
 use dtrain_fake_common::numbers::Numbers;
 use std::collections::BTreeMap;
-use std::ops::Range;
 
 /// `CUDNN_POINTWISE_IDENTITY`.
 const IDENTITY: u64 = 21;
@@ -318,7 +317,7 @@ impl Run {
                         Pass::Inputs => [&[], first, second],
                         Pass::Weights => [first, &[], second],
                     };
-                    of.compute(sizes, read, &self.order, self.turn)?
+                    of.compute(sizes, read, self.order, self.turn)?
                 }
             };
             result.iter_mut().for_each(|value| *value = tensor.rounded(*value));
@@ -339,16 +338,6 @@ impl Run {
         Ok(())
     }
 
-    /// How terms are cut; what is not steady is cut at a place that the turn moves.
-    fn cut(&self, terms: usize) -> [Range<usize>; 2] {
-        let middle = match self.order {
-            Order { parts: 1, .. } => terms,
-            Order { is_steady: true, .. } => terms / 2,
-            Order { .. } => self.turn as usize % terms.max(1),
-        };
-        [0..middle, middle..terms]
-    }
-
     fn product(
         &self,
         (a, of_a): (&Tensor, &[f32]),
@@ -357,15 +346,14 @@ impl Run {
     ) -> Result<Vec<f32>, Status> {
         let ([x, y, rows, terms], [.., columns]) = (a.four()?, b.four()?);
         demand(b.sizes == [x, y, terms, columns] && c.sizes == [x, y, rows, columns], BAD_PARAM)?;
-        let cut = self.cut(terms);
+        let cut = self.order.cut(terms, self.turn);
         let one = |i: usize| {
             let (column, row, matrix) = (i % columns, i / columns % rows, i / columns / rows);
             let term = |k: usize| {
                 of_a[(matrix * rows + row) * terms + k] * of_b[(matrix * terms + k) * columns + column]
             };
             let [first, second] = cut.clone().map(|part| part.map(term).sum::<f32>());
-            let kept = |part| if self.order.is_steady { part } else { rounded(Numbers::Bf16, part) };
-            kept(first) + kept(second)
+            self.order.kept(first) + self.order.kept(second)
         };
         Ok((0..c.len()).map(one).collect())
     }
