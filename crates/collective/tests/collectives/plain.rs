@@ -1,19 +1,15 @@
 //! Made-up gradients, and the plain sums that collectives are held against.
 
 use dtrain_collective::{Arena, Chunks, Reduce, rank_roots};
-use dtrain_types::{Merger, MicroRange, Rank, Trailer};
+use dtrain_types::{Key, Merger, MicroBatch, MicroRange, Rank, Seed, Site, Step, Trailer};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 
 /// Element `i` of the gradient of micro-batch `m`: magnitudes differ, so the order of a sum shows.
 pub fn gradient(m: u32, i: usize) -> f32 {
-    const MAGNITUDES: [f32; 9] = [1e-4, 1e-3, 1e-2, 0.1, 1.0, 10.0, 100.0, 1e3, 1e4];
-    // Millions of them are made, by code that is not optimised: a few multiplications each, and no iterator.
-    let mut bits = (i as u32).wrapping_mul(0x9e37_79b9) ^ (m + 1).wrapping_mul(0x85eb_ca6b);
-    bits = (bits ^ bits >> 16).wrapping_mul(0x7feb_352d);
-    bits = (bits ^ bits >> 15).wrapping_mul(0x846c_a68b);
-    bits ^= bits >> 16;
-    ((bits >> 8) as f32 / (1 << 24) as f32 - 0.5) * MAGNITUDES[bits as usize % 9]
+    let key = Key::new(Seed(1), Step(1), MicroBatch(m), Site(0));
+    let i = i as u32;
+    (key.unit_f32(i) - 0.5) * 10f32.powi((key.bits(i) % 9) as i32 - 4)
 }
 
 /// Fills a slot with the gradient of micro-batch `m`, which a thread makes once: tests take many steps.
