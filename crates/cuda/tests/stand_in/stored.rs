@@ -101,14 +101,12 @@ pub fn point_wise<K: Kind>(q: &StandIn, extent: Extent) {
                 Vec::new()
             });
         }
-        let turned = MatrixBatch { count: 2, rows: len, columns: 5 };
-        for (write, activation) in [(Write::Set, Activation::None), (Write::Add, Activation::Relu)] {
-            for bias in [None, Some(bias.read())] {
-                both::<K, 1, 1>(q, "turn", [10 * len], [10 * len], |[x], [y]| {
-                    operations::turn(q, turned, x, Turned { bias, write, activation }, y);
-                    Vec::new()
-                });
-            }
+        let all = Turned { bias: Some(bias.read()), write: Write::Add, activation: Activation::Relu };
+        for way in [Turned::PLAIN, all] {
+            both::<K, 1, 1>(q, "turn", [10 * len], [10 * len], |[x], [y]| {
+                operations::turn(q, MatrixBatch { count: 2, rows: len, columns: 5 }, x, way, y);
+                Vec::new()
+            });
         }
         let key = Key::new(Seed(7), Step(3), MicroBatch(1), Site(2));
         both::<K, 1, 1>(q, "dropout", [len], [len], |[x], [y]| {
