@@ -243,7 +243,7 @@ impl CudaDevice {
             }
             let tensors = Tensors { x, w: w_at, y, bias, workspace };
             let write = if key.pass == Pass::Weights && part > 0 { Write::Add } else { Write::Set };
-            self.stream.give_foreign(name_of(key.pass), |_| {
+            self.stream.give_foreign(key.pass.name(), |_| {
                 // SAFETY: the caller's promise, and that of the scratch.
                 unsafe { planned.run(handle, tensors, write) }.map_err(DriverError::from)
             })?;
@@ -268,14 +268,5 @@ impl CudaDevice {
             kernels::bias_activation(self.stream(), Some(bias), area, behind.activation(), y);
         }
         Ok(())
-    }
-}
-
-/// What people read of a pass.
-pub(super) fn name_of(pass: Pass) -> &'static str {
-    match pass {
-        Pass::Forward(_) => "cuDNN, forward",
-        Pass::Inputs => "cuDNN, gradient of the input",
-        Pass::Weights => "cuDNN, gradient of the weights",
     }
 }

@@ -5,7 +5,6 @@
 //! made.
 
 use super::CudaDevice;
-use super::by_cudnn::name_of;
 use super::placed::ConvolutionPlaces;
 use crate::driver::DriverError;
 use crate::libraries::convolution::{ConvolutionKey, Form, Pass};
@@ -78,7 +77,7 @@ impl CudaDevice {
                     self.turn_halves(half, of_y, at_y, Turned::PLAIN, y);
                 }
             }
-            self.stream.give_foreign(name_of(key.pass), |_| {
+            self.stream.give_foreign(key.pass.name(), |_| {
                 // SAFETY: the caller's promise, and that of the scratch.
                 unsafe { planned.run(handle, tensors, Write::Set) }.map_err(DriverError::from)
             })?;

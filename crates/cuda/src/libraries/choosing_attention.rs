@@ -4,7 +4,7 @@
 //! first: whoever gives other bits in a few repeats, or something else than dtrain's own kernels, is no candidate. It does not know who asks.
 
 use super::attention::{AttentionKey, AttentionPass};
-use super::cudnn::{AttentionPlaces, Cudnn, CudnnHandle, PinnedAttention};
+use super::cudnn::{AttentionPlaces, Cudnn, CudnnHandle, PinnedAttention, PlannedAttention};
 use super::near::{are_near, are_near_floats};
 use super::pins::Pin;
 use super::timing;
@@ -119,13 +119,13 @@ impl Room {
     fn is_right(
         &self,
         handle: &CudnnHandle,
-        pin: &PinnedAttention,
+        planned: &PlannedAttention,
         (wanted, kept): &(Vec<u16>, Vec<f32>),
     ) -> Result<bool, DriverError> {
-        let planned = handle.accept_attention(pin)?;
+        let key = planned.pinned().key;
         let [_, dqkv] = &self.gradients;
         let saved = (self.saved.address(), self.saved.len());
-        let written = match pin.key.pass {
+        let written = match key.pass {
             AttentionPass::Forward => [(self.y.address(), self.y.len() / 2), saved],
             AttentionPass::Gradient => [(dqkv.address(), dqkv.len() / 2), (saved.0, 0)],
         };
@@ -136,29 +136,32 @@ impl Room {
                 unsafe { self.device.stream().fill(at, words, u32::MAX)? };
             }
             // SAFETY: the tensors lie there, as long as their shapes say; nothing else is on the stream.
-            unsafe { self.device.attend(handle, &planned, self.places()) }?;
-            self.result(&pin.key)
+            unsafe { self.device.attend(handle, planned, self.places()) }?;
+            self.result(&key)
         };
         Ok(timing::same_each_time(once)?.is_some_and(|(found, saved)| {
             are_near(self.half, &found, wanted) && are_near_floats(self.half, &saved, kept)
         }))
     }
 
-    fn of_library(&self, handle: &CudnnHandle, pin: &PinnedAttention) -> Result<Duration, DriverError> {
-        let planned = handle.accept_attention(pin)?;
+    fn of_library(&self, handle: &CudnnHandle, planned: &PlannedAttention) -> Result<Duration, DriverError> {
         timing::best(self.device.stream(), || {
             // SAFETY: the tensors lie there, as long as their shapes say; nothing else is on the stream.
-            unsafe { self.device.attend(handle, &planned, self.places()) }?;
+            unsafe { self.device.attend(handle, planned, self.places()) }?;
             self.device.check()
         })
     }
 }
 
 /// What the library offers that is right, as far as it was tried.
-fn right(room: &Room, handle: &CudnnHandle, key: &AttentionKey) -> Result<Vec<PinnedAttention>, DriverError> {
+fn right(
+    room: &Room,
+    handle: &CudnnHandle,
+    key: &AttentionKey,
+) -> Result<Vec<PlannedAttention>, DriverError> {
     let wanted = room.result(key)?;
     let offered = timing::offered(handle.attention_candidates(key))?;
-    timing::right(offered, |pin| room.is_right(handle, pin, &wanted))
+    timing::right(offered, |planned| room.is_right(handle, planned, &wanted))
 }
 
 /// The fastest engine for attention, if it is faster than dtrain's own kernels. *Blocks* for some tens of milliseconds, and while the
@@ -175,8 +178,8 @@ pub fn choose(
     // SAFETY: the handle goes before the device, which is older.
     let handle = unsafe { room.device.handle_of(library) }?;
     let candidates = right(&room, &handle, key)?;
-    let (algorithm, took) = timing::chosen(own, candidates, |pin| room.of_library(&handle, pin))?;
-    Ok(Pin { key: *key, algorithm, took })
+    let (chosen, took) = timing::chosen(own, candidates, |planned| room.of_library(&handle, planned))?;
+    Ok(Pin { key: *key, algorithm: chosen.map(|planned| planned.pinned().clone()), took })
 }
 
 /// What the library offers for attention that is right, as far as it was tried, the one that it thinks fastest first.
@@ -192,5 +195,5 @@ pub fn candidates(
     let handle = unsafe { room.device.handle_of(library) }?;
     let candidates = right(&room, &handle, key)?;
     room.device.check()?;
-    Ok(candidates)
+    Ok(candidates.iter().map(|planned| planned.pinned().clone()).collect())
 }

@@ -68,10 +68,13 @@ impl Room {
         unsafe { self.device.convolve(handle, planned, at) }
     }
 
-    fn of_library(&self, handle: &CudnnHandle, pin: &PinnedConvolution) -> Result<Duration, DriverError> {
-        let planned = handle.accept(pin)?;
+    fn of_library(
+        &self,
+        handle: &CudnnHandle,
+        planned: &PlannedConvolution,
+    ) -> Result<Duration, DriverError> {
         timing::best(self.device.stream(), || {
-            self.convolve(handle, &planned)?;
+            self.convolve(handle, planned)?;
             self.device.check()
         })
     }
@@ -110,18 +113,17 @@ impl Room {
     fn is_right(
         &self,
         handle: &CudnnHandle,
-        pin: &PinnedConvolution,
+        planned: &PlannedConvolution,
         (wanted, wanted_sums): &(Vec<u16>, Vec<f32>),
     ) -> Result<bool, DriverError> {
-        let (pass, half) = (pin.key.pass, pin.key.numbers.precision().half());
-        let Some(half) = half else { return Ok(false) };
-        let planned = handle.accept(pin)?;
+        let ConvolutionKey { pass, numbers, .. } = planned.pinned().key;
+        let Some(half) = numbers.precision().half() else { return Ok(false) };
         let (at, words) = self.written(pass);
         let once = || {
             // What the engine does not write is not taken for what a kernel wrote.
             // SAFETY: it is this device's own memory, and nobody else has it.
             unsafe { self.device.stream().fill(at, words, u32::MAX)? };
-            self.convolve(handle, &planned)?;
+            self.convolve(handle, planned)?;
             self.result(pass)
         };
         Ok(timing::same_each_time(once)?.is_some_and(|(found, sums)| {
@@ -135,10 +137,10 @@ impl Room {
         handle: &CudnnHandle,
         key: &ConvolutionKey,
         wanted: &(Vec<u16>, Vec<f32>),
-    ) -> Result<Vec<PinnedConvolution>, DriverError> {
+    ) -> Result<Vec<PlannedConvolution>, DriverError> {
         let mut all = timing::offered(handle.candidates(key))?;
         let engines = timing::offered(handle.candidates_channels_last(key))?;
-        all.extend(timing::right(engines, |pin| self.is_right(handle, pin, wanted))?);
+        all.extend(timing::right(engines, |planned| self.is_right(handle, planned, wanted))?);
         Ok(all)
     }
 
@@ -186,8 +188,8 @@ pub fn choose(
     // SAFETY: the handle goes before the device, which is older.
     let handle = unsafe { room.device.handle_of(library) }?;
     let candidates = room.candidates(&handle, key, &wanted)?;
-    let (algorithm, took) = timing::chosen(own, candidates, |pin| room.of_library(&handle, pin))?;
-    Ok(Pin { key: *key, algorithm, took })
+    let (chosen, took) = timing::chosen(own, candidates, |planned| room.of_library(&handle, planned))?;
+    Ok(Pin { key: *key, algorithm: chosen.map(|planned| planned.pinned().clone()), took })
 }
 
 /// What the library offers for a convolution that is right, as far as it was tried, and not refused when it is asked to do it, the one
@@ -205,7 +207,7 @@ pub fn candidates(
     // SAFETY: as above.
     let handle = unsafe { room.device.handle_of(library) }?;
     let mut candidates = room.candidates(&handle, key, &wanted)?;
-    candidates.retain(|pin| room.of_library(&handle, pin).is_ok());
+    candidates.retain(|planned| room.of_library(&handle, planned).is_ok());
     room.device.check()?;
-    Ok(candidates)
+    Ok(candidates.iter().map(|planned| planned.pinned().clone()).collect())
 }

@@ -39,6 +39,18 @@ pub enum Pass {
     Weights,
 }
 
+impl Pass {
+    /// For people who read what a GPU did.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Forward(_) => "cuDNN, forward",
+            Self::Inputs => "cuDNN, gradient of the input",
+            Self::Weights => "cuDNN, gradient of the weights",
+        }
+    }
+}
+
 /// What happens to a sum of a convolution.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -252,7 +264,7 @@ impl ConvolutionKey {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
 
     fn shape() -> Conv3dShape {
@@ -267,7 +279,7 @@ mod tests {
         }
     }
 
-    fn key(pass: Pass) -> ConvolutionKey {
+    pub fn key(pass: Pass) -> ConvolutionKey {
         ConvolutionKey::of(pass, Numbers::Bf16, &shape()).expect("it fits")
     }
 

@@ -13,7 +13,7 @@
 
 use super::super::LibraryError;
 use super::super::attention::{AttentionKey, AttentionPass};
-use super::engines::{self, EngineChoice, Plan};
+use super::engines::{self, EngineChoice, Plan, Prepared};
 use super::graph::{GraphDraft, OperationGraph, Place, Target, Tensor, by_rows};
 use super::handle::{CudnnHandle, NAME};
 use crate::values::{Half, Storage};
@@ -227,37 +227,36 @@ fn graph_of(key: &AttentionKey, target: Target) -> Result<(OperationGraph, Atten
 
 impl CudnnHandle {
     /// The engines for attention that keep the rules of this file, the one that the library thinks fastest first: at most
-    /// [`super::CANDIDATES`].
-    /// *Blocks* while the library prepares them.
+    /// [`super::CANDIDATES`]. *Blocks* while the library prepares them.
     ///
     /// *Errors*: [`LibraryError::NoAlgorithm`], of a library that has no such graphs too.
-    pub fn attention_candidates(&self, key: &AttentionKey) -> Result<Vec<PinnedAttention>, LibraryError> {
-        let graph = || graph_of(key, Target::Of(self.handle.what)).map(|(graph, _)| graph);
-        let all = engines::candidates(graph, key.most_workspace())?;
+    pub fn attention_candidates(&self, key: &AttentionKey) -> Result<Vec<PlannedAttention>, LibraryError> {
+        let graph = || graph_of(key, Target::Of(self.handle.what));
+        let planned = |Prepared { choice, plan, tensors }| {
+            let (workspace, version) = (plan.workspace, self.version);
+            PlannedAttention {
+                plan,
+                tensors,
+                pinned: PinnedAttention { key: *key, choice, workspace, version },
+            }
+        };
+        let all: Vec<_> = engines::prepared(graph, key.most_workspace())?.into_iter().map(planned).collect();
         let none = || LibraryError::NoAlgorithm { library: NAME, shape: key.shown() };
-        let pin =
-            |(choice, workspace)| PinnedAttention { key: *key, choice, workspace, version: self.version };
-        if all.is_empty() { Err(none()) } else { Ok(all.into_iter().map(pin).collect()) }
+        if all.is_empty() { Err(none()) } else { Ok(all) }
     }
 
     /// Attention by an engine that was pinned, here or elsewhere. *Blocks* while the library prepares it.
     ///
     /// *Errors*: [`LibraryError::Unfit`] if another version chose it, or if the library does not have it.
     pub fn accept_attention(&self, pinned: &PinnedAttention) -> Result<PlannedAttention, LibraryError> {
-        let PinnedAttention { key, choice, .. } = pinned;
+        let PinnedAttention { key, choice, workspace, version } = pinned;
         let unfit = |why| LibraryError::Unfit { shape: key.shown(), why };
-        if pinned.version != self.version {
-            return Err(unfit(format!("cuDNN {} chose it, and here is {}", pinned.version, self.version)));
-        }
+        self.may_use(*version, *workspace, key.most_workspace()).map_err(unfit)?;
         if AttentionKey::of(key.pass, key.numbers, &key.shape()).ok() != Some(*key) {
             return Err(unfit("it is no attention that can be told".to_owned()));
         }
-        let workspace = pinned.workspace;
-        if workspace > key.most_workspace() {
-            return Err(unfit(format!("{workspace} bytes of workspace are more than it may have")));
-        }
         let (graph, tensors) = graph_of(key, Target::Of(self.handle.what))?;
-        let plan = engines::accepted(graph, choice, workspace)?.map_err(unfit)?;
+        let plan = engines::accepted(graph, choice, *workspace)?.map_err(unfit)?;
         Ok(PlannedAttention { plan, tensors, pinned: pinned.clone() })
     }
 }
@@ -366,10 +365,10 @@ mod tests {
         let library = Cudnn::open(Path::new(&path)).unwrap_or_else(|error| panic!("{error}"));
         println!("cuDNN {}", library.version());
         for key in keys() {
-            let graph = || graph_of(&key, hopper()).map(|(graph, _)| graph);
-            let all = engines::candidates(graph, key.most_workspace());
+            let all = engines::prepared(|| graph_of(&key, hopper()), key.most_workspace());
             let all = all.unwrap_or_else(|error| panic!("{key:?}: {error}"));
-            println!("{key:?}: {all:?}");
+            println!("{key:?}:");
+            all.iter().for_each(|one| println!("  {:?} with {} bytes", one.choice, one.plan.workspace));
             assert!(!all.is_empty(), "no engine does {key:?}");
         }
     }

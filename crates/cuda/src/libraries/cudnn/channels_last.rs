@@ -8,7 +8,7 @@
 use super::super::LibraryError;
 use super::super::convolution::{ConvolutionKey, Form, Pass};
 use super::descriptors::Tensors;
-use super::engines::{self, EngineChoice, Plan};
+use super::engines::{self, EngineChoice, Plan, Prepared};
 use super::graph::{GraphDraft, OperationGraph, Place, Target, Tensor, Windows};
 use super::handle::CudnnHandle;
 use crate::values::{Half, Storage};
@@ -106,13 +106,18 @@ impl ByEngine {
 }
 
 impl CudnnHandle {
-    /// Engines for a convolution over tensors in which channels lie last, each with its bytes of workspace. None if there is none.
-    pub(super) fn engines_of(&self, key: &ConvolutionKey) -> Result<Vec<(EngineChoice, u64)>, LibraryError> {
+    /// Engines for a convolution over tensors in which channels lie last, each with how it is written and its bytes of workspace. None if
+    /// there is none.
+    pub(super) fn engines_of(
+        &self,
+        key: &ConvolutionKey,
+    ) -> Result<Vec<(EngineChoice, u64, ByEngine)>, LibraryError> {
         if !key.has(Form::ChannelsLast) {
             return Ok(Vec::new());
         }
-        let graph = || graph_of(key, Target::Of(self.handle.what)).map(|(graph, _)| graph);
-        engines::candidates(graph, key.most_workspace())
+        let graph = || graph_of(key, Target::Of(self.handle.what));
+        let one = |Prepared { choice, plan, tensors }| (choice, plan.workspace, ByEngine { plan, tensors });
+        Ok(engines::prepared(graph, key.most_workspace())?.into_iter().map(one).collect())
     }
 }
 
@@ -159,10 +164,11 @@ mod tests {
             for pass in [Pass::Forward(Behind::BiasRelu), Pass::Inputs, Pass::Weights] {
                 for reads in [Numbers::Bf16, Numbers::F16] {
                     let key = ConvolutionKey::of(pass, reads, &shape).expect("it can be told");
-                    let graph = || graph_of(&key, hopper()).map(|(graph, _)| graph);
-                    let all = engines::candidates(graph, key.most_workspace());
+                    let all = engines::prepared(|| graph_of(&key, hopper()), key.most_workspace());
                     let all = all.unwrap_or_else(|error| panic!("{key:?}: {error}"));
-                    println!("{key:?}: {all:?}");
+                    println!("{key:?}:");
+                    all.iter()
+                        .for_each(|one| println!("  {:?} with {} bytes", one.choice, one.plan.workspace));
                     assert!(!all.is_empty(), "no engine does {key:?}");
                 }
             }

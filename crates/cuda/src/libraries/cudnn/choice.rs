@@ -124,22 +124,12 @@ impl TryFrom<Written> for PinnedConvolution {
 mod tests {
     use super::*;
     use crate::libraries::Numbers;
+    use crate::libraries::convolution::tests::key;
     use crate::libraries::convolution::{Behind, Pass};
-    use dtrain_engine::device::Conv3dShape;
 
     #[test]
     fn a_choice_comes_back_from_a_manifest_as_it_was() {
-        let (pass, version) = (Pass::Forward(Behind::BiasRelu), 91_900);
-        let shape = Conv3dShape {
-            images: 8,
-            channels: 3,
-            size: [1, 7, 9],
-            outputs: 5,
-            kernel: [1, 3, 2],
-            stride: [1, 2, 1],
-            padding: [0, 1, 0],
-        };
-        let key = ConvolutionKey::of(pass, Numbers::Bf16, &shape).expect("it fits");
+        let (key, version) = (key(Pass::Forward(Behind::BiasRelu)), 91_900);
         assert_eq!(key.numbers, Numbers::Bf16);
         let by = ConvolutionChoice::Listed { algorithm: 1, math: Math::Tensor, manner: Manner::Fused };
         let engine = ConvolutionChoice::ChannelsLast(EngineChoice { engine: 2, knobs: vec![(24, 10)] });

@@ -17,9 +17,11 @@ impl CudnnHandle {
     /// [`super::CANDIDATES`].
     ///
     /// *Errors*: [`LibraryError::NoAlgorithm`], [`LibraryError::Call`].
-    pub fn candidates(&self, key: &ConvolutionKey) -> Result<Vec<PinnedConvolution>, LibraryError> {
-        let pin = |(by, workspace)| self.pin(key, by, workspace);
-        self.unless_none(key, self.algorithms_of(key)?.into_iter().map(pin).collect())
+    pub fn candidates(&self, key: &ConvolutionKey) -> Result<Vec<PlannedConvolution>, LibraryError> {
+        let listed = self.algorithms_of(key)?.into_iter();
+        // What is listed may be refused.
+        let planned = |(by, workspace)| self.accept(&self.pin(key, by, workspace)).ok();
+        unless_none(key, listed.filter_map(planned).collect())
     }
 
     /// Engines for the same over tensors in which channels lie last. The library's notes do not say of every engine that it gives the
@@ -29,43 +31,31 @@ impl CudnnHandle {
     pub fn candidates_channels_last(
         &self,
         key: &ConvolutionKey,
-    ) -> Result<Vec<PinnedConvolution>, LibraryError> {
-        let engines = self.engines_of(key)?.into_iter();
-        let pin = |(choice, workspace)| self.pin(key, ConvolutionChoice::ChannelsLast(choice), workspace);
-        self.unless_none(key, engines.map(pin).collect())
+    ) -> Result<Vec<PlannedConvolution>, LibraryError> {
+        let planned = |(choice, workspace, engine)| PlannedConvolution {
+            by: Planned::ByEngine(engine),
+            pinned: self.pin(key, ConvolutionChoice::ChannelsLast(choice), workspace),
+        };
+        unless_none(key, self.engines_of(key)?.into_iter().map(planned).collect())
     }
 
     fn pin(&self, key: &ConvolutionKey, by: ConvolutionChoice, workspace: u64) -> PinnedConvolution {
         PinnedConvolution { key: *key, by, workspace, version: self.version }
     }
 
-    fn unless_none(
-        &self,
-        key: &ConvolutionKey,
-        all: Vec<PinnedConvolution>,
-    ) -> Result<Vec<PinnedConvolution>, LibraryError> {
-        let none = || LibraryError::NoAlgorithm { library: NAME, shape: key.shown() };
-        if all.is_empty() { Err(none()) } else { Ok(all) }
-    }
-
     /// A convolution by an algorithm that was pinned, here or elsewhere. *Blocks* while the library prepares an engine.
     ///
     /// *Errors*: [`LibraryError::Unfit`] if another version chose it, or if the library does not offer it.
     pub fn accept(&self, pinned: &PinnedConvolution) -> Result<PlannedConvolution, LibraryError> {
-        let PinnedConvolution { key, workspace, .. } = pinned;
+        let PinnedConvolution { key, by, workspace, version } = pinned;
         let unfit = |why| LibraryError::Unfit { shape: key.shown(), why };
-        if pinned.version != self.version {
-            return Err(unfit(format!("cuDNN {} chose it, and here is {}", pinned.version, self.version)));
-        }
+        self.may_use(*version, *workspace, key.most_workspace()).map_err(unfit)?;
         let reads = Numbers::of(key.numbers.precision());
         let told = reads.and_then(|reads| ConvolutionKey::of(key.pass, reads, &key.shape()).ok());
         if told != Some(*key) {
             return Err(unfit("it is no convolution that can be told".to_owned()));
         }
-        if *workspace > key.most_workspace() {
-            return Err(unfit(format!("{workspace} bytes of workspace are more than it may have")));
-        }
-        let by = match &pinned.by {
+        let by = match by {
             ConvolutionChoice::Listed { algorithm, math, manner } => {
                 let told = (*algorithm, *math, *manner);
                 Planned::Listed(Listed::accepted(self, key, told, *workspace)?.map_err(unfit)?)
@@ -76,6 +66,14 @@ impl CudnnHandle {
         };
         Ok(PlannedConvolution { by, pinned: pinned.clone() })
     }
+}
+
+fn unless_none(
+    key: &ConvolutionKey,
+    all: Vec<PlannedConvolution>,
+) -> Result<Vec<PlannedConvolution>, LibraryError> {
+    let none = || LibraryError::NoAlgorithm { library: NAME, shape: key.shown() };
+    if all.is_empty() { Err(none()) } else { Ok(all) }
 }
 
 enum Planned {

@@ -144,15 +144,22 @@ fn keeps_the_rules(engine: &Descriptor) -> Result<bool, LibraryError> {
     Ok(notes[..found].iter().all(|note| harmless.contains(&note.0)))
 }
 
-/// Engines for a graph that are offered and not refused when they are prepared, the one that the library thinks fastest first, each with
-/// its bytes of workspace: at most [`CANDIDATES`], of those that need no more than `most`. *Blocks* while the library prepares them.
+/// An engine that was prepared for a graph, and that graph's tensors.
+pub(super) struct Prepared<T> {
+    pub choice: EngineChoice,
+    pub plan: Plan,
+    pub tensors: T,
+}
+
+/// Engines for a graph that are offered and not refused when they are prepared, the one that the library thinks fastest first: at most
+/// [`CANDIDATES`], of those that need no more workspace than `most`. *Blocks* while the library prepares them.
 ///
 /// None if it has none, or takes no such graphs.
-pub(super) fn candidates(
-    graph: impl Fn() -> Result<OperationGraph, LibraryError>,
+pub(super) fn prepared<T>(
+    graph: impl Fn() -> Result<(OperationGraph, T), LibraryError>,
     most: u64,
-) -> Result<Vec<(EngineChoice, u64)>, LibraryError> {
-    let offers = match graph().and_then(|graph| graph.offers()) {
+) -> Result<Vec<Prepared<T>>, LibraryError> {
+    let offers = match graph().and_then(|(graph, _)| graph.offers()) {
         Err(LibraryError::Call { call, status }) => {
             tracing::debug!(call, status, "cuDNN takes no such graph");
             Vec::new()
@@ -164,9 +171,10 @@ pub(super) fn candidates(
         if all.len() == CANDIDATES {
             break;
         }
-        match graph()?.plan(&choice) {
+        let (graph, tensors) = graph()?;
+        match graph.plan(&choice) {
             Err(LibraryError::Call { .. }) | Ok(None) => {}
-            Ok(Some(plan)) if plan.workspace <= most => all.push((choice, plan.workspace)),
+            Ok(Some(plan)) if plan.workspace <= most => all.push(Prepared { choice, plan, tensors }),
             Ok(Some(_)) => {}
             Err(error) => return Err(error),
         }

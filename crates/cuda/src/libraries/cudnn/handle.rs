@@ -81,6 +81,19 @@ pub struct CudnnHandle {
 // SAFETY: NVIDIA says that a handle may go from thread to thread, as long as one at a time uses it: it is not `Sync`.
 unsafe impl Send for CudnnHandle {}
 
+impl CudnnHandle {
+    /// *Errors*: why a choice cannot be used. Another version made it, or it wants more workspace than `most`.
+    pub(super) fn may_use(&self, version: u64, workspace: u64, most: u64) -> Result<(), String> {
+        if version != self.version {
+            return Err(format!("cuDNN {version} chose it, and here is {}", self.version));
+        }
+        if workspace > most {
+            return Err(format!("{workspace} bytes of workspace are more than it may have"));
+        }
+        Ok(())
+    }
+}
+
 impl fmt::Debug for CudnnHandle {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("CudnnHandle").field("version", &self.version).finish_non_exhaustive()
