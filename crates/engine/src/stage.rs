@@ -483,6 +483,18 @@ pub trait Stage<D: Device>: Send + Sync {
         Description::Own(self.kind())
     }
 
+    /// Whether each of its outputs is the greatest of some of its inputs, and the gradient goes to that one alone. What a ReLU in front of
+    /// it does to gradients can then be done to those of the outputs, of which there are fewer.
+    fn takes_greatest(&self) -> bool {
+        false
+    }
+
+    /// Leaves what its ReLU does to gradients to who comes behind it, if it ends in one; says whether it does. From then on the gradient
+    /// of its output comes with that done; one that works in place has nothing left to do, and its backward pass is not called.
+    fn leave_relu(&mut self) -> bool {
+        false
+    }
+
     /// Whether the rows of its output may lie further apart than they are long: it finds out how far in their length.
     fn pads(&self) -> bool {
         false

@@ -14,9 +14,20 @@ pub struct Conv<const N: usize> {
     shape: Conv3dShape,
     has_bias: bool,
     activation: Activation,
+    /// Who does to gradients what the activation does.
+    undoing: Undoing,
     /// How weights start, if not as PyTorch's layer has it.
     starts: Option<Init>,
     layout: ParamLayout,
+}
+
+/// Who does to gradients what the activation behind a stage does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Undoing {
+    /// The stage itself.
+    Itself,
+    /// Who comes behind it.
+    Behind,
 }
 
 /// A convolution over sequences `[channels, length]`.
@@ -45,8 +56,8 @@ impl<const N: usize> Conv<N> {
             stride: [1; 3],
             padding: [0; 3],
         };
-        let (activation, layout) = (Activation::None, ParamLayout::NOTHING);
-        Self { shape, has_bias: true, activation, starts: None, layout }
+        let (activation, undoing) = (Activation::None, Undoing::Itself);
+        Self { shape, has_bias: true, activation, undoing, starts: None, layout: ParamLayout::NOTHING }
     }
 
     /// Puts this many zeros around the image.
@@ -121,9 +132,11 @@ impl<D: Device, const N: usize> Stage<D> for Conv<N> {
     }
 
     fn needs(&self) -> Needs {
-        match self.activation {
-            Activation::None => Needs::PLAIN,
-            Activation::Relu => Needs { output: true, gradient: GradientUse::Spoils, view: false },
+        match (self.activation, self.undoing) {
+            (Activation::None, _) | (_, Undoing::Behind) => Needs::PLAIN,
+            (Activation::Relu, Undoing::Itself) => {
+                Needs { output: true, gradient: GradientUse::Spoils, view: false }
+            }
         }
     }
 
@@ -154,6 +167,13 @@ impl<D: Device, const N: usize> Stage<D> for Conv<N> {
         Ok(Shape::values(input.rows(), &output))
     }
 
+    fn leave_relu(&mut self) -> bool {
+        if self.activation == Activation::Relu {
+            self.undoing = Undoing::Behind;
+        }
+        self.activation == Activation::Relu
+    }
+
     fn forward(&self, pass: &Pass<'_, D>, mut io: Forward<'_, D>) {
         let (shape, device) = (self.of(pass), pass.device);
         let (x, activation) = (io.x.values(), self.activation);
@@ -166,7 +186,7 @@ impl<D: Device, const N: usize> Stage<D> for Conv<N> {
     fn backward(&self, pass: &Pass<'_, D>, io: Backward<'_, D>) {
         let Backward { params, x, y, mut dy, dx, grads, mut scratch, .. } = io;
         let (shape, device) = (self.of(pass), pass.device);
-        if self.activation == Activation::Relu {
+        if (self.activation, self.undoing) == (Activation::Relu, Undoing::Itself) {
             let len = D::len_mut(&dy);
             device.relu_gradient(y, D::part_mut(&mut dy, 0..len));
         }

@@ -83,6 +83,10 @@ impl<D: Device, const N: usize> Stage<D> for MaxPoolOver<N> {
         true
     }
 
+    fn takes_greatest(&self) -> bool {
+        true
+    }
+
     fn plan(&mut self, device: &D, input: &Shape, space: &mut ArenaPlan) -> Result<Shape, String> {
         let (channels, [depth, height, width]) = input.image_of(N)?;
         let (window, stride, padding) = (self.window, self.stride, self.padding);

@@ -91,6 +91,71 @@ fn a_fused_relu_away_from_its_kink() {
     }
 }
 
+/// Hands on what it gets, in memory of its own.
+struct HandsOn;
+
+impl Stage<Cpu> for HandsOn {
+    fn kind(&self) -> &'static str {
+        "hands_on"
+    }
+
+    fn stacks(&self) -> bool {
+        true
+    }
+
+    fn plan(&mut self, _: &Cpu, input: &Shape, _: &mut ArenaPlan) -> Result<Shape, String> {
+        Ok(input.clone())
+    }
+
+    fn forward(&self, _: &Pass<'_, Cpu>, io: Forward<'_, Cpu>) {
+        io.y.copy_from_slice(io.x.values());
+    }
+
+    fn backward(&self, _: &Pass<'_, Cpu>, io: Backward<'_, Cpu>) {
+        if let Some(dx) = io.dx {
+            dx.copy_from_slice(io.dy);
+        }
+    }
+}
+
+#[test]
+fn a_relu_that_a_pooling_undoes_has_the_bits_of_one_that_does_it_itself() {
+    /// Puts nothing, or something, behind a ReLU.
+    type Between<'a> = &'a dyn Fn(Chain<Cpu>) -> Chain<Cpu>;
+    type Stages = (&'static str, fn(Between<'_>) -> Chain<Cpu>, &'static [usize]);
+    let cases: [Stages; 5] = [
+        ("of a convolution", |b| b(one(Conv2d::new(4, 3).relu())).then(MaxPool::new(2)), &[2, 9, 8]),
+        (
+            "apart, windows that overlap",
+            |b| b(one(Conv2d::new(4, 3)).then(Relu)).then(MaxPool::new(3).stride(2).padding(1)),
+            &[2, 9, 8],
+        ),
+        ("in front of all", |b| b(one(Relu)).then(MaxPool1d::new(2)), &[3, 10]),
+        ("of a volume", |b| b(one(Conv3d::new(3, 2).relu())).then(MaxPool3d::new(2)), &[2, 5, 5, 6]),
+        (
+            "inside of a model",
+            |b| {
+                let front = one(Conv1d::new(4, 3)).then(BatchNorm::new()).then(Relu);
+                let all = b(front).then(MaxPool1d::new(2)).then(Flatten).then(Linear::new(3));
+                one(Conv1d::new(3, 1)).then(all)
+            },
+            &[2, 12],
+        ),
+    ];
+    let bits = |x: &[f32]| x.iter().map(|x| x.to_bits()).collect::<Vec<_>>();
+    for (name, stages, dims) in cases {
+        let nothing: Between<'_> = &|chain| chain;
+        let something: Between<'_> = &|chain| chain.named("between", HandsOn);
+        let [undone, apart] = [nothing, something].map(|between| {
+            let probe = probe(stages(between), &Shape::values(4, dims), 3);
+            let [y, ..] = probe.forward(&probe.params, &probe.values).expect("it is finite");
+            let (grads, dx) = probe.gradients(&probe.values, Wanted::Both).expect("they are finite");
+            [y, grads, dx].map(|x| bits(&x))
+        });
+        assert_eq!(undone, apart, "{name}");
+    }
+}
+
 #[test]
 fn relu_and_its_kin() {
     let mut probe = probe(one(Relu), &Shape::values(4, &[9]), 3);
