@@ -440,8 +440,8 @@ fn fill_up(disk: PathBuf) {
         Some((step, ledger.head_hash(), ledger.flush().err()?))
     });
     let (step, head, error) = full.unwrap();
-    let full = std::io::ErrorKind::StorageFull;
-    assert!(matches!(&error, LedgerError::Io { source, .. } if source.kind() == full), "{error}");
+    assert!(matches!(&error, LedgerError::Full { path: full } if *full == path), "{error}");
+    assert_eq!(error.to_string(), format!("the disk is full: {}", path.display()));
     let report = audit(&fs::read(&path).unwrap(), &plan, Some(Newest { step: Step(step - 1), ledger: head }));
     assert_eq!(report.unwrap().torn, 0, "the half line was taken back");
     fs::remove_file(filler).unwrap();

@@ -15,6 +15,12 @@ use thiserror::Error;
 /// Why the ledger cannot be written.
 #[derive(Debug, Error)]
 pub enum LedgerError {
+    /// The disk is full.
+    #[error("the disk is full: {}", path.display())]
+    Full {
+        /// The ledger.
+        path: PathBuf,
+    },
     /// The system refused.
     #[error("cannot write {}: {source}", path.display())]
     Io {
@@ -90,6 +96,16 @@ pub enum LedgerError {
     },
 }
 
+impl LedgerError {
+    /// Tells a full disk from any other failure, in the words that checkpoints have for it.
+    fn io(path: &Path, source: io::Error) -> Self {
+        match source.kind() {
+            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => Self::Full { path: path.to_owned() },
+            _ => Self::Io { path: path.to_owned(), source },
+        }
+    }
+}
+
 /// Writes `ledger.jsonl`. There is one writer: the owner of the run.
 #[derive(Debug)]
 pub struct LedgerWriter {
@@ -114,7 +130,7 @@ impl LedgerWriter {
     /// *Blocks* on the disk. *Errors*: it is another run's, or it was changed since it was written.
     pub fn open(path: &Path, binding: &Binding) -> Result<Self, LedgerError> {
         let plan = binding.plan.plan()?;
-        let fail = |source| LedgerError::Io { path: path.to_owned(), source };
+        let fail = |source| LedgerError::io(path, source);
         let open = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path);
         let mut file = open.map_err(fail)?;
         let mut bytes = Vec::new();
@@ -206,7 +222,7 @@ impl LedgerWriter {
         if let Err(source) = self.file.sync_data() {
             // The kernel may have dropped the pages; a second sync would succeed and prove nothing.
             self.broken = true;
-            return Err(LedgerError::Io { path: self.path.clone(), source });
+            return Err(LedgerError::io(&self.path, source));
         }
         self.durable_head = self.head;
         Ok(self.head)
@@ -224,7 +240,7 @@ impl LedgerWriter {
             // Half a line in the middle of the file would be worse than no line.
             let cut = self.file.set_len(self.written).and_then(|()| self.file.seek(SeekFrom::End(0)));
             self.broken = cut.is_err();
-            return Err(LedgerError::Io { path: self.path.clone(), source });
+            return Err(LedgerError::io(&self.path, source));
         }
         self.written += self.closed.len() as u64;
         self.closed.clear();
@@ -282,7 +298,7 @@ impl LedgerWriter {
             _ => Path::new("."),
         };
         let sync = File::open(folder).and_then(|folder| folder.sync_all());
-        sync.map_err(|source| LedgerError::Io { path: folder.to_owned(), source })
+        sync.map_err(|source| LedgerError::io(folder, source))
     }
 }
 
