@@ -17,6 +17,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("fake-common", &[]),
     ("engine", &["types"]),
     ("collective", &["types"]),
+    ("oracle", &["types", "collective"]),
     ("protocol", &["types"]),
     ("telemetry", &["types"]),
     ("data", &["types"]),

@@ -2,8 +2,8 @@
 //!
 //! The tests of each backend include this file beside `plain.rs`, and give it a way to make a world of theirs.
 
-use crate::plain::{before_copy, bits, compute, copies, is_copied, reference, reference_trailer};
 use dtrain_collective::{Aborter, Assignment, Backend, Chunks, Narrow, Op, Reduce, Sequence, Take};
+use dtrain_oracle::plain::{before_copy, bits, compute, copies, is_copied, reference, reference_trailer};
 use dtrain_types::{Generation, MicroRange, Rank, Trailer, cut_evenly};
 use std::collections::BTreeSet;
 

@@ -1,8 +1,8 @@
 //! Frames out of their time or out of any schedule.
 
 use crate::network::{Flying, Network};
-use crate::plain::{bits, compute};
 use dtrain_collective::{Arena, CollectiveError, Frame, Op, RankMachine, Reduce, Sequence, Verdict};
+use dtrain_oracle::plain::{bits, compute};
 use dtrain_types::{Generation, MicroRange, Rank, Trailer, Wire, cut_evenly};
 
 /// Three ranks in an all-reduce, and a frame from rank 1 to rank 2 that has not arrived yet.

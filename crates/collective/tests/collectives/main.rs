@@ -1,11 +1,9 @@
 //! The collectives as pure machines, over a network of the test's own.
 
 mod frames;
-mod halves;
 mod matrix;
 mod network;
 mod offers;
 mod piecewise;
-mod plain;
 mod ring_sum;
 mod rounding;

@@ -1,9 +1,9 @@
 //! Every algorithm, world, length and cut, against plain sums, over a network that delivers in any order.
 
 use crate::network::Network;
-use crate::plain::{before_copy, bits, compute, copies, is_copied, reference, reference_trailer};
 use crate::ring_sum::around_the_ring;
 use dtrain_collective::{Arena, Chunks, Op, OpKind, RankMachine, Reduce, Sequence, Take};
+use dtrain_oracle::plain::{before_copy, bits, compute, copies, is_copied, reference, reference_trailer};
 use dtrain_types::{MicroRange, Rank, Trailer, WorldSize, cut_evenly};
 use std::collections::BTreeSet;
 

@@ -1,10 +1,10 @@
 //! A network in one thread: frames between all ranks lie in one heap, from which a seed picks the next to arrive.
 
-use crate::halves::rounded;
-use crate::plain::compute_rounded;
 use dtrain_collective::{
     Assignment, CollectiveError, Frame, Geometry, Header, Op, RankMachine, Reduce, Sequence, Verdict,
 };
+use dtrain_oracle::halves::rounded;
+use dtrain_oracle::plain::compute_rounded;
 use dtrain_types::{Generation, Key, MicroBatch, MicroRange, Rank, Seed, Site, Step, Wire};
 
 pub const GENERATION: Generation = Generation(5);

@@ -2,8 +2,8 @@
 
 use crate::network::Network;
 use crate::piecewise::Piecewise;
-use crate::plain::{bits, reference, reference_trailer};
 use dtrain_collective::{Op, Reduce, Sequence};
+use dtrain_oracle::plain::{bits, reference, reference_trailer};
 use dtrain_types::{MicroRange, Trailer, cut_evenly};
 use proptest::prelude::*;
 

@@ -1,11 +1,11 @@
 //! Sums whose every node is rounded to bf16: the bits of the rounded tree for every world, around the ring likewise, and a node
 //! that was not rounded is seen.
 
-use crate::halves::{node, reference, rounded};
 use crate::network::Network;
-use crate::plain::{bits, compute_rounded, reference as unrounded, reference_trailer, tree};
 use crate::ring_sum::around_the_ring;
 use dtrain_collective::{Arena, CollectiveError, Op, OpKind, RankMachine, Reduce, Sequence, Take};
+use dtrain_oracle::halves::{node, reference, rounded};
+use dtrain_oracle::plain::{bits, compute_rounded, reference as unrounded, reference_trailer, tree};
 use dtrain_types::{MicroRange, Wire, cut_evenly};
 use proptest::prelude::*;
 

@@ -95,13 +95,14 @@ static void prepare(Place& place, char* end_of_stack, void (*body)()) {
 
 struct Fiber {
     Place at;
-    State state;
-    int line;     /* where it waits */
     bool begun;   /* whether its place is one to go on from */
     char* stack;
 };
 
 static Fiber fibers[MOST_THREADS];
+/* What each does (a State), and the line where it waits. They lie close together: whether a warp may go on is asked at each shuffle. */
+static unsigned char states[MOST_THREADS];
+static int lines[MOST_THREADS];
 static Place scheduler;
 static unsigned running, threads;
 static void (*kernel)(void**);
@@ -120,16 +121,15 @@ static const char* misuse;
 static void live() {
     for (;;) {
         kernel(arguments);
-        fibers[running].state = DONE;
+        states[running] = DONE;
         go(fibers[running].at, scheduler);
     }
 }
 
 static void wait_at(State state, int line) {
-    Fiber& self = fibers[running];
-    self.state = state;
-    self.line = line;
-    go(self.at, scheduler);
+    states[running] = state;
+    lines[running] = line;
+    go(fibers[running].at, scheduler);
 }
 
 static bool lost;
@@ -152,27 +152,29 @@ static void resume(unsigned thread) {
     go(scheduler, fiber.at);
 }
 
-/* Lets all threads from `first` to before `end` go on if they wait in `state` at one place; those that are done may be
- * missing from a warp, but not from a block. */
+/* Whether all of the warp from thread `first` wait in `state` at one line. */
+static bool waits(unsigned first, State state, int line) {
+    unsigned other = 0;
+    for (unsigned i = 0; i < WARP; i++) other |= states[first + i] ^ state;
+    for (unsigned i = 0; i < WARP; i++) other |= lines[first + i] ^ line;
+    return other == 0;
+}
+
+/* Lets all threads of the warps from `first` to before `end` go on if they wait in `state` at one place. One that is done is missing. */
 static bool release(unsigned first, unsigned end, State state) {
-    int line = -1;
-    for (unsigned i = first; i < end; i++) {
-        if (fibers[i].state == DONE && state == AT_SHUFFLE) return false;
-        if (fibers[i].state != state) return false;
-        if (line >= 0 && fibers[i].line != line) return false;
-        line = fibers[i].line;
+    for (unsigned warp = first; warp < end; warp += WARP) {
+        if (!waits(warp, state, lines[first])) return false;
     }
-    for (unsigned i = first; i < end; i++) fibers[i].state = READY;
+    memset(states + first, READY, end - first);
     return true;
 }
 
 static void complain() {
     int used = snprintf(message, sizeof message, "block %u is stuck:", blockIdx.x);
     for (unsigned i = 0; i < threads && used < 200; i++) {
-        Fiber& fiber = fibers[i];
-        if (i > 0 && fiber.state == fibers[i - 1].state && fiber.line == fibers[i - 1].line) continue;
-        const char* what = fiber.state == DONE ? "has left" : fiber.state == AT_BARRIER ? "waits at barrier" : "waits at shuffle";
-        used += snprintf(message + used, sizeof message - used, " thread %u %s (line %d)", i, what, fiber.state == DONE ? 0 : fiber.line);
+        if (i > 0 && states[i] == states[i - 1] && lines[i] == lines[i - 1]) continue;
+        const char* what = states[i] == DONE ? "has left" : states[i] == AT_BARRIER ? "waits at barrier" : "waits at shuffle";
+        used += snprintf(message + used, sizeof message - used, " thread %u %s (line %d)", i, what, states[i] == DONE ? 0 : lines[i]);
     }
 }
 
@@ -193,14 +195,14 @@ static void arrange(unsigned* order, unsigned count, unsigned seed) {
     }
 }
 
-static void forget_copies(unsigned thread);
+static void forget_copies(unsigned threads);
 
 /* Runs a warp as far as it comes without the others, so that warps are as far apart as barriers let them. */
 static bool run_warp(const unsigned* order, bool& moved) {
     bool more = true;
     while (more) {
         for (unsigned i = 0; i < WARP; i++) {
-            if (fibers[order[i]].state != READY) continue;
+            if (states[order[i]] != READY) continue;
             resume(order[i]);
             moved = true;
             if (misuse || lost) {
@@ -235,17 +237,15 @@ static void gather(unsigned* order) {
 static bool run_block(const unsigned* order) {
     if (__start_shim_shared) memset(__start_shim_shared, 0xff, __stop_shim_shared - __start_shim_shared);
     votes = 1;
-    for (unsigned i = 0; i < threads; i++) {
-        fibers[i].state = READY;
-        turn[i] = 0;
-        forget_copies(i);
-    }
+    memset(states, READY, threads);
+    memset(turn, 0, sizeof *turn * threads);
+    forget_copies(threads);
     for (;;) {
         bool moved = false;
         unsigned done = 0;
         for (unsigned i = 0; i < threads; i += WARP) {
             if (!run_warp(order + i, moved)) return false;
-            for (unsigned lane = 0; lane < WARP; lane++) done += fibers[order[i + lane]].state == DONE;
+            for (unsigned lane = 0; lane < WARP; lane++) done += states[order[i + lane]] == DONE;
         }
         if (done == threads) return true;
         moved |= release(0, threads, AT_BARRIER);

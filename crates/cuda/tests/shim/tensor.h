@@ -102,7 +102,10 @@ struct Copy {
 static Copy copies[MOST_THREADS][MOST_COPIES];
 static unsigned copying[MOST_THREADS], groups[MOST_THREADS];
 
-static void forget_copies(unsigned thread) { copying[thread] = groups[thread] = 0; }
+static void forget_copies(unsigned threads) {
+    memset(copying, 0, sizeof *copying * threads);
+    memset(groups, 0, sizeof *groups * threads);
+}
 
 /* cp.async.cg.shared.global with a size of the source */
 static void copy_behind(unsigned short* to, const unsigned short* from, unsigned bytes) {

@@ -98,20 +98,22 @@ impl Built {
             source
                 .push_str(&format!("namespace m{i} {{\n{text}}}\nSHIM_KERNEL({name}_m{i}, m{i}::{name})\n"));
         }
-        let library = Self::library(&source, folder.path());
+        // Under the name by which the stand-in for NVIDIA's compiler keeps the same kernels: whoever comes first builds them for both.
+        let asked = if mutations.is_empty() { file.source() } else { source.clone() };
+        let library = Self::library(&source, &asked, folder.path());
         // SAFETY: the library has no initialisers of its own.
         let library = unsafe { Library::new(&library) }.expect("what was built can be loaded");
         Self { library: Mutex::new(library) }
     }
 
-    /// Builds a text in `folder`, or finds what was built of it before.
-    fn library(source: &str, folder: &Path) -> PathBuf {
+    /// Builds a text in `folder`, or finds what was built before of what was `asked` for.
+    fn library(source: &str, asked: &str, folder: &Path) -> PathBuf {
         let compiler = compiler().expect("asked before");
         let shim = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/shim");
         let [words, tensor] = ["shim.h", "tensor.h"]
             .map(|name| std::fs::read_to_string(shim.join(name)).expect("it stands there"));
         let library = folder.join("kernels.so");
-        let kept = compiled::kept(&compiler.to_string_lossy(), &[&words, &tensor, source]);
+        let kept = compiled::kept(&compiler.to_string_lossy(), &[&words, &tensor, asked]);
         // A copy each: a library is loaded once under one name, with the variables of its threads.
         let found =
             || kept.as_ref().is_some_and(|kept| kept.is_file() && std::fs::copy(kept, &library).is_ok());

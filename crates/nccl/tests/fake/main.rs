@@ -14,8 +14,6 @@ mod real;
 mod support;
 
 // The same made-up gradients and plain sums that the other backends are held against.
-#[path = "../../../collective/tests/collectives/plain.rs"]
-mod plain;
 
 // What every backend has to do.
 #[path = "../../../collective/tests/collectives/conformance.rs"]

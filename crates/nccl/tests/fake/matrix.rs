@@ -1,9 +1,9 @@
 //! Every collective between threads: algorithm x world x length x cut, against the plain tree.
 
 use crate::conformance::{self, COUNTS, WORLDS, cuts, lengths, membership, on_threads, steps};
-use crate::plain::{bits, compute, reference, reference_trailer};
 use crate::support::{backend, backends, boxed, communicators};
 use dtrain_collective::{Backend, Geometry, HostArena, Op, Reduce, Sequence};
+use dtrain_oracle::plain::{bits, compute, reference, reference_trailer};
 use dtrain_types::{MicroRange, Trailer, cut_evenly};
 
 fn made(ranges: &[MicroRange], counts: &[u32], len: usize, mode: Reduce) -> Vec<Box<dyn Backend>> {

@@ -4,9 +4,9 @@ use crate::conformance::{cuts, lengths, on_threads};
 use crate::matrix::by_rank;
 use crate::offered::offered_steps;
 use crate::piecewise::Piecewise;
-use crate::plain::{bits, reference, reference_trailer};
 use crate::support::backends_cut_at;
 use dtrain_collective::{Backend, Op, Reduce, Sequence};
+use dtrain_oracle::plain::{bits, reference, reference_trailer};
 use dtrain_types::{MicroRange, Trailer, cut_evenly};
 use std::time::{Duration, Instant};
 

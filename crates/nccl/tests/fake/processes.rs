@@ -5,10 +5,10 @@
 use crate::conformance::membership;
 use crate::host_device::{HostDevice, HostSlots};
 use crate::matrix::by_rank;
-use crate::plain::{before_copy, bits, compute, copies, is_copied, reference, reference_trailer};
 use crate::support::{child, is_child, join, library};
 use dtrain_collective::{Aborter, Backend, CollectiveError, Geometry, Op, Reduce, Sequence};
 use dtrain_nccl::{Communicator, NcclBackend, NcclSetup, UniqueId};
+use dtrain_oracle::plain::{before_copy, bits, compute, copies, is_copied, reference, reference_trailer};
 use dtrain_types::{MicroRange, Rank, Trailer, cut_evenly};
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};

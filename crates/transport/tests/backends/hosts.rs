@@ -5,9 +5,9 @@
 
 use crate::conformance::membership;
 use crate::hierarchical::world;
-use crate::plain::reference;
 use crate::survivors::{COUNTS, Halt, LEN, Member, given_arena, live, report};
 use dtrain_collective::{CollectiveError, Geometry, Reduce};
+use dtrain_oracle::plain::reference;
 use dtrain_transport::{
     ArenaFile, HierarchicalBackend, HierarchicalSetup, Mapping, MemoryTransport, Topology, memory_mesh,
 };

@@ -3,8 +3,8 @@
 //! A child is this test binary again, told by its environment to be a rank; the arena is its standard input.
 
 use crate::conformance::membership;
-use crate::plain::{before_copy, bits, compute, copies, is_copied, reference, reference_trailer};
 use dtrain_collective::{Backend, CollectiveError, Geometry, Op, Reduce, Sequence};
+use dtrain_oracle::plain::{before_copy, bits, compute, copies, is_copied, reference, reference_trailer};
 use dtrain_transport::{ArenaFile, ShmBackend};
 use dtrain_types::{MicroRange, WorldSize, cut_evenly};
 use std::io::{BufRead, BufReader, Read, Write};

@@ -1,11 +1,11 @@
 //! Sums in bf16 on every backend: the bits of the rounded tree, whatever carries the floats and however many ranks there are.
 
 use crate::conformance::{COUNTS, cuts, on_ranks};
-use crate::halves::{reference, rounded};
 use crate::hierarchical::hierarchical_in;
-use crate::plain::{bits, compute_rounded, reference_trailer};
 use crate::threads::{host_in, shm_in};
 use dtrain_collective::{Backend, Op, Reduce, Sequence};
+use dtrain_oracle::halves::{reference, rounded};
+use dtrain_oracle::plain::{bits, compute_rounded, reference_trailer};
 use dtrain_types::{MicroRange, Trailer, Wire, cut_evenly};
 
 const WORLDS: [u32; 6] = [1, 2, 3, 4, 5, 9];

@@ -4,8 +4,8 @@
 //! how that went. This file plays the supervisor: nobody forms a generation before all survivors have left the last one.
 
 use crate::conformance::membership;
-use crate::plain::{bits, compute, reference, reference_trailer};
 use dtrain_collective::{Backend, CollectiveError, Geometry, Op, Reduce, Sequence};
+use dtrain_oracle::plain::{bits, compute, reference, reference_trailer};
 use dtrain_transport::{ArenaFile, Mapping, ShmBackend};
 use dtrain_types::{
     Generation, Key, MicroBatch, MicroRange, Seed, Site, Step, Trailer, WorldSize, cut_evenly,

@@ -2,8 +2,8 @@
 
 use crate::links::loopback;
 use crate::meshes::{Case, Host, meshes, plan, run};
-use crate::plain::{reference, reference_trailer};
 use dtrain_collective::{CollectiveError, Reduce, Transport, Verdict};
+use dtrain_oracle::plain::{reference, reference_trailer};
 use dtrain_transport::quic::{QuicMesh, Token, Tuning};
 use dtrain_types::{Rank, cut_evenly};
 use std::io::{BufRead, BufReader, Write};

@@ -14,8 +14,6 @@ mod strangers;
 mod virtual_time;
 
 // The same made-up gradients and plain sums that the pure machines are held against.
-#[path = "../../../collective/tests/collectives/plain.rs"]
-mod plain;
 
 // Steps that are offered before they are computed to the end.
 #[path = "../../../collective/tests/collectives/offered.rs"]
@@ -24,5 +22,3 @@ mod offered;
 mod piecewise;
 
 // The same sums with every node rounded.
-#[path = "../../../collective/tests/collectives/halves.rs"]
-mod halves;

@@ -1,11 +1,11 @@
 //! Collectives between processes' worth of links: algorithm x world x length, against the plain tree and the queues.
 
 use crate::links::{identity, loopback};
-use crate::plain::{before_copy, bits, compute, copies, is_copied, reference, reference_trailer};
 use dtrain_collective::{
     Assignment, Backend, CollectiveError, Geometry, HostBackend, Op, RankMachine, Reduce, SEGMENT, Sequence,
     Transport,
 };
+use dtrain_oracle::plain::{before_copy, bits, compute, copies, is_copied, reference, reference_trailer};
 use dtrain_transport::memory_mesh;
 use dtrain_transport::quic::{Endpoint, IoThread, MeshError, MeshPlan, MeshPort, QuicMesh, Token, Tuning};
 use dtrain_types::{Generation, MicroRange, Rank, Trailer, cut_evenly};

@@ -1,12 +1,12 @@
 //! Sums in bf16 between hosts: the bits of the rounded tree, and half the bytes, as a listener on the wire counts them.
 
 use crate::capture::Relay;
-use crate::halves::{reference, rounded};
 use crate::meshes::{Host, addrs, hosts, meshes, on_threads, plan};
-use crate::plain::{bits, compute_rounded, reference_trailer};
 use dtrain_collective::{
     Assignment, Backend, Geometry, HostBackend, Op, RankMachine, Reduce, SEGMENT, Sequence, Take, Transport,
 };
+use dtrain_oracle::halves::{reference, rounded};
+use dtrain_oracle::plain::{bits, compute_rounded, reference_trailer};
 use dtrain_transport::memory_mesh;
 use dtrain_transport::quic::{QuicMesh, Token, Tuning};
 use dtrain_types::{Generation, Rank, Wire, cut_evenly};

@@ -3,8 +3,8 @@
 
 use crate::links::identity;
 use crate::lossy::{Network, Sighting, Weather};
-use crate::plain::{bits, compute, reference, reference_trailer};
 use dtrain_collective::{Assignment, Geometry, Op, RankMachine, Reduce, Sequence, Transport};
+use dtrain_oracle::plain::{bits, compute, reference, reference_trailer};
 use dtrain_transport::quic::{Endpoint, Kind, MeshPlan, MeshPort, QuicMesh, Token, Tuning};
 use dtrain_types::{Generation, Rank, Trailer, cut_evenly};
 use std::net::SocketAddr;

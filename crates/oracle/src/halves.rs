@@ -1,7 +1,6 @@
 //! Sums of which every node is rounded to bf16: made-up gradients, and the plain sums that collectives are held against.
 //!
-//! The tests of each backend include this file beside `plain.rs`. Its rounding is not the one that is tested: it goes by
-//! distances.
+//! Its rounding is not the one that is tested: it goes by distances.
 
 use crate::plain::gradient;
 

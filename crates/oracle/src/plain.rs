@@ -56,17 +56,29 @@ pub fn reference_trailer(count: u32) -> Trailer {
     tree(0, count, &trailer, &|a, b| a.merge(&b))
 }
 
+/// The bits of each number.
+#[must_use]
 pub fn bits(floats: &[f32]) -> Vec<u32> {
     floats.iter().map(|x| x.to_bits()).collect()
 }
 
 /// Computes the micro-batches of `range` into an arena as a rank does, and gives the trailers of its roots.
 pub fn compute(arena: &mut dyn Arena, range: MicroRange, count: u32, mode: Reduce) -> Vec<Trailer> {
-    compute_rounded(arena, range, count, mode, |x| x)
+    compute_with(arena, range, count, mode, |x| x)
 }
 
 /// The same, with every leaf and every sum rounded.
 pub fn compute_rounded(
+    arena: &mut dyn Arena,
+    range: MicroRange,
+    count: u32,
+    mode: Reduce,
+    round: fn(f32) -> f32,
+) -> Vec<Trailer> {
+    compute_with(arena, range, count, mode, round)
+}
+
+fn compute_with(
     arena: &mut dyn Arena,
     range: MicroRange,
     count: u32,
