@@ -320,10 +320,9 @@ impl<D: Device> Child<D> {
     /// What the chain relies on: its stage, and the ReLU in front of it.
     fn needs(&self) -> Needs {
         let needs = self.stage.needs();
-        match (self.rectified, needs.gradient) {
-            (false, _) => needs,
-            (true, GradientUse::InPlace) => Needs { output: true, ..needs },
-            (true, _) => Needs { output: true, gradient: GradientUse::Spoils, ..needs },
+        match self.rectified {
+            true => Needs { output: true, gradient: GradientUse::Spoils, ..needs },
+            false => needs,
         }
     }
 

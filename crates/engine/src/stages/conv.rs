@@ -14,20 +14,11 @@ pub struct Conv<const N: usize> {
     shape: Conv3dShape,
     has_bias: bool,
     activation: Activation,
-    /// Who does to gradients what the activation does.
-    undoing: Undoing,
+    /// What it does to gradients itself: what its activation does, or nothing where a stage behind it does that.
+    undoes: Activation,
     /// How weights start, if not as PyTorch's layer has it.
     starts: Option<Init>,
     layout: ParamLayout,
-}
-
-/// Who does to gradients what the activation behind a stage does.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Undoing {
-    /// The stage itself.
-    Itself,
-    /// Who comes behind it.
-    Behind,
 }
 
 /// A convolution over sequences `[channels, length]`.
@@ -56,8 +47,8 @@ impl<const N: usize> Conv<N> {
             stride: [1; 3],
             padding: [0; 3],
         };
-        let (activation, undoing) = (Activation::None, Undoing::Itself);
-        Self { shape, has_bias: true, activation, undoing, starts: None, layout: ParamLayout::NOTHING }
+        let (activation, layout) = (Activation::None, ParamLayout::NOTHING);
+        Self { shape, has_bias: true, activation, undoes: activation, starts: None, layout }
     }
 
     /// Puts this many zeros around the image.
@@ -84,7 +75,7 @@ impl<const N: usize> Conv<N> {
     /// Puts `max(y, 0)` behind it, in the same pass over memory.
     #[must_use]
     pub fn relu(mut self) -> Self {
-        self.activation = Activation::Relu;
+        (self.activation, self.undoes) = (Activation::Relu, Activation::Relu);
         self
     }
 
@@ -132,11 +123,9 @@ impl<D: Device, const N: usize> Stage<D> for Conv<N> {
     }
 
     fn needs(&self) -> Needs {
-        match (self.activation, self.undoing) {
-            (Activation::None, _) | (_, Undoing::Behind) => Needs::PLAIN,
-            (Activation::Relu, Undoing::Itself) => {
-                Needs { output: true, gradient: GradientUse::Spoils, view: false }
-            }
+        match self.undoes {
+            Activation::None => Needs::PLAIN,
+            Activation::Relu => Needs { output: true, gradient: GradientUse::Spoils, view: false },
         }
     }
 
@@ -168,9 +157,7 @@ impl<D: Device, const N: usize> Stage<D> for Conv<N> {
     }
 
     fn leave_relu(&mut self) -> bool {
-        if self.activation == Activation::Relu {
-            self.undoing = Undoing::Behind;
-        }
+        self.undoes = Activation::None;
         self.activation == Activation::Relu
     }
 
@@ -186,7 +173,7 @@ impl<D: Device, const N: usize> Stage<D> for Conv<N> {
     fn backward(&self, pass: &Pass<'_, D>, io: Backward<'_, D>) {
         let Backward { params, x, y, mut dy, dx, grads, mut scratch, .. } = io;
         let (shape, device) = (self.of(pass), pass.device);
-        if (self.activation, self.undoing) == (Activation::Relu, Undoing::Itself) {
+        if self.undoes == Activation::Relu {
             let len = D::len_mut(&dy);
             device.relu_gradient(y, D::part_mut(&mut dy, 0..len));
         }
