@@ -4,6 +4,5 @@ mod frames;
 mod matrix;
 mod network;
 mod offers;
-mod piecewise;
 mod ring_sum;
 mod rounding;

@@ -1,8 +1,8 @@
 //! Sums that are put in piece by piece, from the end of the buffer to its start, while the rest is not computed yet.
 
 use crate::network::Network;
-use crate::piecewise::Piecewise;
 use dtrain_collective::{Op, Reduce, Sequence};
+use dtrain_oracle::piecewise::Piecewise;
 use dtrain_oracle::plain::{bits, reference, reference_trailer};
 use dtrain_types::{MicroRange, Trailer, cut_evenly};
 use proptest::prelude::*;

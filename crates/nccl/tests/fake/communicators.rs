@@ -1,9 +1,9 @@
 //! The ways in which communicators come about and end.
 
-use crate::conformance::{membership, steps};
 use crate::support::{LONG, backend, communicators, join, library};
 use dtrain_collective::{Geometry, Reduce};
 use dtrain_nccl::{Communicator, Forming, NcclError};
+use dtrain_oracle::conformance::{membership, steps};
 use dtrain_oracle::plain::{reference, reference_trailer};
 use dtrain_types::{Rank, WorldSize, cut_evenly};
 use std::time::Duration;

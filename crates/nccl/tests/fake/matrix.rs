@@ -1,8 +1,8 @@
 //! Every collective between threads: algorithm x world x length x cut, against the plain tree.
 
-use crate::conformance::{self, COUNTS, WORLDS, cuts, lengths, membership, on_threads, steps};
 use crate::support::{backend, backends, boxed, communicators};
 use dtrain_collective::{Backend, Geometry, HostArena, Op, Reduce, Sequence};
+use dtrain_oracle::conformance::{self, COUNTS, WORLDS, cuts, lengths, membership, on_threads, steps};
 use dtrain_oracle::plain::{bits, compute, reference, reference_trailer};
 use dtrain_types::{MicroRange, Trailer, cut_evenly};
 

@@ -1,8 +1,8 @@
 //! What others do on the slot of a backend between collectives.
 
-use crate::conformance::on_threads;
 use crate::support::backends;
 use dtrain_collective::{Backend, Narrow, Op, Reduce, Sequence, Spot, Take};
+use dtrain_oracle::conformance::on_threads;
 use dtrain_oracle::plain::bits;
 use dtrain_types::{DeviceMemory, MicroRange};
 

@@ -1,11 +1,11 @@
 //! Sums that are put on the stream part by part, while the rest of the gradient is computed.
 
-use crate::conformance::{cuts, lengths, on_threads};
 use crate::matrix::by_rank;
-use crate::offered::offered_steps;
-use crate::piecewise::Piecewise;
 use crate::support::backends_cut_at;
 use dtrain_collective::{Backend, Op, Reduce, Sequence};
+use dtrain_oracle::conformance::{cuts, lengths, on_threads};
+use dtrain_oracle::offered::offered_steps;
+use dtrain_oracle::piecewise::Piecewise;
 use dtrain_oracle::plain::{bits, reference, reference_trailer};
 use dtrain_types::{MicroRange, Trailer, cut_evenly};
 use std::time::{Duration, Instant};
@@ -58,7 +58,7 @@ fn the_library_s_own_sums_may_be_cut_too() {
         let len = 1_000;
         let want: Vec<_> = COUNTS.iter().map(|count| by_rank(&ranges, len, *count)).collect();
         let got = on_threads(made(&ranges, &COUNTS, len, Reduce::Ring, &[700, 100]), |rank, mut backend| {
-            crate::conformance::steps(&mut backend, ranges[rank], &COUNTS, Reduce::Ring)
+            dtrain_oracle::conformance::steps(&mut backend, ranges[rank], &COUNTS, Reduce::Ring)
         });
         assert!(got.iter().all(|rank| *rank == want), "{ranges:?}");
     }
@@ -66,7 +66,7 @@ fn the_library_s_own_sums_may_be_cut_too() {
 
 #[test]
 fn other_collectives_know_nothing_of_parts() {
-    crate::conformance::a_reduce_scatter_gives_each_rank_its_chunk_of_the_sum(
+    dtrain_oracle::conformance::a_reduce_scatter_gives_each_rank_its_chunk_of_the_sum(
         &[2, 3],
         Reduce::Exact,
         &|ranges, counts, len, mode| {

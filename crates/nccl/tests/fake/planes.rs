@@ -1,10 +1,10 @@
 //! One plane after the other: what is handed on, and what is not.
 
-use crate::conformance::{membership, on_threads, steps};
 use crate::host_device::{HostDevice, HostSlots};
 use crate::support::{LONG, child, is_child, library};
 use dtrain_collective::{Backend, CollectiveError, Geometry, Op, Reduce, Sequence};
 use dtrain_nccl::{DeviceArena, NcclError, NcclPlane, NcclSetup, Patience, Planes, UniqueId};
+use dtrain_oracle::conformance::{membership, on_threads, steps};
 use dtrain_oracle::plain::{reference, reference_trailer};
 use dtrain_types::{MicroRange, cut_evenly};
 use std::time::Duration;

@@ -2,12 +2,12 @@
 //!
 //! A child is this test binary again. It is told on its standard input which world to join, and says what came of it.
 
-use crate::conformance::membership;
 use crate::host_device::{HostDevice, HostSlots};
 use crate::matrix::by_rank;
 use crate::support::{child, is_child, join, library};
 use dtrain_collective::{Aborter, Backend, CollectiveError, Geometry, Op, Reduce, Sequence};
 use dtrain_nccl::{Communicator, NcclBackend, NcclSetup, UniqueId};
+use dtrain_oracle::conformance::membership;
 use dtrain_oracle::plain::{before_copy, bits, compute, copies, is_copied, reference, reference_trailer};
 use dtrain_types::{MicroRange, Rank, Trailer, cut_evenly};
 use std::io::{BufRead, BufReader, Write};

@@ -1,9 +1,9 @@
 //! The fake library, communicators of a whole world, and this binary again as a child.
 
-use crate::conformance::membership;
 use crate::host_device::{HostDevice, HostSlots};
 use dtrain_collective::{Assignment, Backend, Geometry, Reduce};
 use dtrain_nccl::{Communicator, Forming, NcclBackend, NcclLibrary, NcclSetup, UniqueId, open};
+use dtrain_oracle::conformance::membership;
 use dtrain_types::{MicroRange, Rank, WorldSize};
 use std::path::PathBuf;
 use std::process::Command;

@@ -1,8 +1,8 @@
 //! Nobody stays stuck behind a peer that does not come.
 
-use crate::conformance::{membership, on_threads};
 use crate::threads::{host, shm};
 use dtrain_collective::{Aborter, Backend, CollectiveError, Geometry, Op, Reduce, Sequence, Take};
+use dtrain_oracle::conformance::{membership, on_threads};
 use dtrain_oracle::plain::compute;
 use dtrain_transport::{ArenaFile, ShmBackend};
 use dtrain_types::{Rank, WorldSize, cut_evenly};

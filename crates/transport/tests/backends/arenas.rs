@@ -1,7 +1,7 @@
 //! An arena that came from elsewhere gives an error, never a crash.
 
-use crate::conformance::membership;
 use dtrain_collective::{Geometry, Reduce};
+use dtrain_oracle::conformance::membership;
 use dtrain_transport::{ArenaFile, ShmBackend, ShmError};
 use dtrain_types::{MicroRange, WorldSize, cut_evenly};
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};

@@ -1,14 +1,14 @@
 //! A world on several hosts, played by threads: an arena per host, queues between the leaders.
 
-use crate::conformance::{
-    self, COUNTS, Make, cuts, lengths, membership, on_ranks, on_threads, run, steps, want,
-};
-use crate::offered::offered_steps;
 use crate::threads::{host, shm};
 use dtrain_collective::{
     Backend, CollectiveError, Frame, Geometry, Op, Outgoing, Reduce, Sequence, Take, Transport, Verdict,
     Waker, rank_roots,
 };
+use dtrain_oracle::conformance::{
+    self, COUNTS, Make, cuts, lengths, membership, on_ranks, on_threads, run, steps, want,
+};
+use dtrain_oracle::offered::offered_steps;
 use dtrain_oracle::plain::{before_copy, compute, is_copied, reference, reference_trailer};
 use dtrain_transport::shm::Isa;
 use dtrain_transport::{

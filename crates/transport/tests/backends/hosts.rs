@@ -3,10 +3,10 @@
 //! The leaders are threads of this process, because the queues between them are; all other ranks are children, as in
 //! `survivors.rs`. This file plays the supervisor of both hosts.
 
-use crate::conformance::membership;
 use crate::hierarchical::world;
 use crate::survivors::{COUNTS, Halt, LEN, Member, given_arena, live, report};
 use dtrain_collective::{CollectiveError, Geometry, Reduce};
+use dtrain_oracle::conformance::membership;
 use dtrain_oracle::plain::reference;
 use dtrain_transport::{
     ArenaFile, HierarchicalBackend, HierarchicalSetup, Mapping, MemoryTransport, Topology, memory_mesh,

@@ -2,8 +2,8 @@
 //!
 //! A child is this test binary again, told by its environment to be a rank; the arena is its standard input.
 
-use crate::conformance::membership;
 use dtrain_collective::{Backend, CollectiveError, Geometry, Op, Reduce, Sequence};
+use dtrain_oracle::conformance::membership;
 use dtrain_oracle::plain::{before_copy, bits, compute, copies, is_copied, reference, reference_trailer};
 use dtrain_transport::{ArenaFile, ShmBackend};
 use dtrain_types::{MicroRange, WorldSize, cut_evenly};

@@ -1,9 +1,9 @@
 //! Sums in bf16 on every backend: the bits of the rounded tree, whatever carries the floats and however many ranks there are.
 
-use crate::conformance::{COUNTS, cuts, on_ranks};
 use crate::hierarchical::hierarchical_in;
 use crate::threads::{host_in, shm_in};
 use dtrain_collective::{Backend, Op, Reduce, Sequence};
+use dtrain_oracle::conformance::{COUNTS, cuts, on_ranks};
 use dtrain_oracle::halves::{reference, rounded};
 use dtrain_oracle::plain::{bits, compute_rounded, reference_trailer};
 use dtrain_types::{MicroRange, Trailer, Wire, cut_evenly};

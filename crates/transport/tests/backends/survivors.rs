@@ -3,8 +3,8 @@
 //! A child is this test binary again, as in `processes.rs`. It is told line by line which generation to form, and says
 //! how that went. This file plays the supervisor: nobody forms a generation before all survivors have left the last one.
 
-use crate::conformance::membership;
 use dtrain_collective::{Backend, CollectiveError, Geometry, Op, Reduce, Sequence};
+use dtrain_oracle::conformance::membership;
 use dtrain_oracle::plain::{bits, compute, reference, reference_trailer};
 use dtrain_transport::{ArenaFile, Mapping, ShmBackend};
 use dtrain_types::{

@@ -1,9 +1,9 @@
 //! Every backend between threads: algorithm x world x length x cut, against the plain tree and against one another.
 
-use crate::conformance::{self, COUNTS, WORLDS, cuts, lengths, membership, on_threads, steps};
 use dtrain_collective::{
     Arena, Backend, Geometry, HostArena, HostBackend, Op, RankMachine, Reduce, Sequence,
 };
+use dtrain_oracle::conformance::{self, COUNTS, WORLDS, cuts, lengths, membership, on_threads, steps};
 use dtrain_transport::shm::Isa;
 use dtrain_transport::{ArenaFile, ShmBackend, memory_mesh};
 use dtrain_types::{MicroRange, Trailer, Wire, WorldSize, cut_evenly};

@@ -1,8 +1,8 @@
 //! Whole clusters: shared memory inside each host, encrypted links between their leaders.
 
 use crate::meshes::{hosts, meshes, on_threads};
-use crate::offered::offered_steps;
 use dtrain_collective::{Assignment, Backend, Geometry, Op, Reduce, SEGMENT, Sequence, Transport};
+use dtrain_oracle::offered::offered_steps;
 use dtrain_oracle::plain::{before_copy, bits, compute, copies, is_copied, reference, reference_trailer};
 use dtrain_transport::{ArenaFile, HierarchicalBackend, HierarchicalSetup, Mapping, Topology, memory_mesh};
 use dtrain_types::{Generation, MicroRange, Rank, Trailer, WorldSize, cut_evenly};

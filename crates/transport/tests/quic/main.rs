@@ -12,13 +12,3 @@ mod meshes;
 mod rounding;
 mod strangers;
 mod virtual_time;
-
-// The same made-up gradients and plain sums that the pure machines are held against.
-
-// Steps that are offered before they are computed to the end.
-#[path = "../../../collective/tests/collectives/offered.rs"]
-mod offered;
-#[path = "../../../collective/tests/collectives/piecewise.rs"]
-mod piecewise;
-
-// The same sums with every node rounded.

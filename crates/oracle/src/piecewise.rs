@@ -1,7 +1,7 @@
 //! Steps that are computed piece by piece, so that a part can be offered before the rest is there.
 
+use crate::plain::compute;
 use dtrain_collective::{Arena, Reduce};
-use dtrain_oracle::plain::compute;
 use dtrain_types::{MicroRange, Trailer};
 
 /// A step of one rank that is computed from the end of the buffer to its start. What is not computed yet must never be sent.

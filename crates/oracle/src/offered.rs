@@ -1,8 +1,8 @@
 //! Steps of real backends that are offered piece by piece.
 
 use crate::piecewise::Piecewise;
+use crate::plain::bits;
 use dtrain_collective::{Backend, Op, Sequence};
-use dtrain_oracle::plain::bits;
 use dtrain_types::{MicroRange, Trailer};
 
 /// Steps of these counts, offered in pieces that differ from rank to rank and from step to step; some ranks offer nothing. Gives

@@ -1,24 +1,29 @@
 //! What every backend has to do, whatever carries its bytes: operation x world x length x cut, against the plain tree.
 //!
-//! The tests of each backend include this file beside `plain.rs`, and give it a way to make a world of theirs.
+//! It does not know how a world is made: that is what the tests of a backend bring.
 
+use crate::plain::{before_copy, bits, compute, copies, is_copied, reference, reference_trailer};
 use dtrain_collective::{Aborter, Assignment, Backend, Chunks, Narrow, Op, Reduce, Sequence, Take};
-use dtrain_oracle::plain::{before_copy, bits, compute, copies, is_copied, reference, reference_trailer};
 use dtrain_types::{Generation, MicroRange, Rank, Trailer, cut_evenly};
 use std::collections::BTreeSet;
 
 /// Makes a backend for each rank: of these ranges, for steps of these counts, with slots of this length.
 pub type Make<'a> = &'a dyn Fn(&[MicroRange], &[u32], usize, Reduce) -> Vec<Box<dyn Backend>>;
 
+/// Worlds of few ranks, and of more than a tree is deep.
 pub const WORLDS: [u32; 10] = [1, 2, 3, 4, 5, 6, 7, 8, 9, 16];
+/// Micro-batches of steps: a power of two, an odd number, and one.
 pub const COUNTS: [u32; 3] = [16, 9, 1];
 
+/// *Units*: floats. Lengths around the number `n` of ranks, and longer ones that it does not divide.
+#[must_use]
 pub fn lengths(n: u32) -> [usize; 8] {
     let n = n as usize;
     [0, 1, n - 1, n, n + 1, 1_000, 16 * n + 1, 5_237]
 }
 
 /// Cut evenly, and so that only the ends have micro-batches.
+#[must_use]
 pub fn cuts(count: u32, world: u32) -> Vec<Vec<MicroRange>> {
     let third = count / 3;
     let skewed = (0..world).map(|rank| match rank {
@@ -29,6 +34,8 @@ pub fn cuts(count: u32, world: u32) -> Vec<Vec<MicroRange>> {
     if world == 1 { vec![cut_evenly(count, 1)] } else { vec![cut_evenly(count, world), skewed.collect()] }
 }
 
+/// The assignment of one rank.
+#[must_use]
 pub fn membership(generation: u64, rank: usize, ranges: &[MicroRange]) -> Assignment {
     Assignment { generation: Generation(generation), rank: Rank(rank as u32), ranges: ranges.to_vec() }
 }
@@ -91,6 +98,8 @@ pub fn steps(
     counts.iter().enumerate().map(step).collect()
 }
 
+/// What steps of these counts come to: the bits and the trailer of each.
+#[must_use]
 pub fn want(len: usize, counts: &[u32]) -> Vec<(Vec<u32>, Trailer)> {
     counts.iter().map(|count| (reference(len, *count), reference_trailer(*count))).collect()
 }
@@ -104,6 +113,7 @@ fn of_all(worlds: &[u32], count: u32, mut each: impl FnMut(usize, &[MicroRange])
     }
 }
 
+/// Steps over exact sums, of several counts one after the other. *Panics* where one is wrong.
 pub fn exact_steps_have_the_bits_of_the_plain_tree(worlds: &[u32], make: Make<'_>) {
     of_all(worlds, COUNTS[0], |len, ranges| {
         let want = want(len, &COUNTS);
@@ -128,11 +138,13 @@ fn is_of(backend: &mut dyn Backend, rank: usize) -> bool {
     backend.arena().lease(0).iter().enumerate().all(|(i, x)| *x == mark(rank, i))
 }
 
+/// Runs an operation whose trailer is empty. *Panics* if it fails.
 pub fn run(backend: &mut dyn Backend, seq: u64, op: Op<'_>) {
     backend.start(Sequence(seq), &op).expect("a sound start");
     assert_eq!(backend.finish(Sequence(seq)), Ok(Trailer::EMPTY));
 }
 
+/// Operations that move and add nothing. *Panics* where one is wrong.
 pub fn gathers_broadcasts_and_barriers_do_what_their_names_say(worlds: &[u32], make: Make<'_>) {
     of_all(worlds, 4, |len, ranges| {
         let world = ranges.len();
@@ -176,6 +188,7 @@ fn of_neighbours(cuts: &[usize], len: usize) -> Narrow {
     }))
 }
 
+/// Sums and gathers of which each rank gets what it needs. *Panics* where one is wrong.
 pub fn what_ranks_need_is_there_where_they_have_said_what_that_is(worlds: &[u32], make: Make<'_>) {
     of_all(worlds, COUNTS[0], |len, ranges| {
         let world = ranges.len();
@@ -215,6 +228,7 @@ pub fn what_ranks_need_is_there_where_they_have_said_what_that_is(worlds: &[u32]
     });
 }
 
+/// Copies from and to any ranks. *Panics* where one is wrong.
 pub fn a_copy_gives_the_targets_the_bits_of_the_sources(worlds: &[u32], make: Make<'_>) {
     for world in worlds {
         for len in lengths(*world) {
@@ -232,6 +246,7 @@ pub fn a_copy_gives_the_targets_the_bits_of_the_sources(worlds: &[u32], make: Ma
     }
 }
 
+/// A reduce-scatter, against the all-reduce of the same backend. *Panics* where one is wrong.
 pub fn a_reduce_scatter_gives_each_rank_its_chunk_of_the_sum(worlds: &[u32], mode: Reduce, make: Make<'_>) {
     for world in worlds {
         let ranges = cut_evenly(7, *world);
@@ -249,7 +264,7 @@ pub fn a_reduce_scatter_gives_each_rank_its_chunk_of_the_sum(worlds: &[u32], mod
     }
 }
 
-/// *Panics* too if ranks differ, or a step from an earlier one of the same count.
+/// Three hundred steps. *Panics* too if ranks differ, or a step from an earlier one of the same count.
 pub fn many_steps_in_a_row_stay_right(world: u32, len: usize, mode: Reduce, make: Make<'_>) {
     let ranges = cut_evenly(6, world);
     let counts: Vec<u32> = (0..300).map(|step| [6, 5, 6, 1][step % 4]).collect();
