@@ -8,13 +8,13 @@ pub(crate) mod encoder;
 pub(crate) mod labels;
 mod layout;
 pub(crate) mod lines;
+pub(crate) mod missing;
 mod options;
 pub(crate) mod parser;
 mod quotes;
 pub(crate) mod survey;
 
 use crate::bytes::open_lines;
-use crate::error::{Nothing, nothing};
 use crate::groups::Groups;
 use crate::parquet_text::ParquetText;
 use crate::preparation::{ColumnUse, Role};
@@ -24,6 +24,7 @@ use encoder::{Encoder, Fill};
 use labels::Labels;
 use layout::Layout;
 use lines::Lines;
+use missing::{Nothing, nothing};
 
 pub use options::{Column, ColumnRule, CsvOptions, CsvTarget, Missing, Wish, Written};
 pub use parser::{RowParser, Rows};

@@ -3,8 +3,8 @@
 //! It does not know how that became known, nor where rows come from.
 
 use super::lines::{ColumnRef, number};
+use super::missing::{Nothing, nothing};
 use crate::DataError;
-use crate::error::{Nothing, nothing};
 use crate::preparation::{ColumnUse, Role, Unseen};
 use std::path::Path;
 

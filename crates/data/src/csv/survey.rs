@@ -5,9 +5,9 @@
 use super::dates::is_date;
 use super::layout::Layout;
 use super::lines::{ColumnRef, Line, Lines, not_a_number, number};
+use super::missing::{Nothing, nothing};
 use super::options::{Column, CsvOptions, Missing, Wish};
 use crate::DataError;
-use crate::error::{Nothing, nothing};
 use crate::preparation::{ColumnUse, LeftOut, Role};
 use std::borrow::Cow;
 use std::collections::hash_map::DefaultHasher;
