@@ -572,5 +572,6 @@ impl<D: OwnMemory> Replica for DeviceReplica<D> {
 mod sharding_tests;
 
 #[cfg(test)]
-#[path = "device_replica_tests.rs"]
+mod on_cpu;
+#[cfg(test)]
 mod tests;

@@ -1,6 +1,7 @@
 //! Replicas on devices of their own that hold shards of a state, beside one that has all of it.
 
-use super::tests::{ROWS, device, optimizer, scale};
+use super::on_cpu::{optimizer, scale};
+use super::tests::{ROWS, device};
 use super::*;
 use crate::batch::Targets;
 use crate::cpu::Cpu;
