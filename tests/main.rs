@@ -12,6 +12,7 @@ mod bad_network;
 mod cli_bench;
 mod cli_command;
 mod cli_config;
+mod cli_config_resumed;
 mod cli_doctor;
 mod cli_drill;
 mod cli_help;
