@@ -18,7 +18,7 @@ pub enum LedgerError {
     /// The disk is full.
     #[error("the disk is full: {}", path.display())]
     Full {
-        /// The ledger.
+        /// What was being written: the ledger, or its folder.
         path: PathBuf,
     },
     /// The system refused.
