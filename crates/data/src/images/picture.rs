@@ -3,8 +3,9 @@
 
 use super::pictures::Decode;
 use crate::DataError;
-use fast_image_resize::images::Image;
-use fast_image_resize::{FilterType, PixelType, ResizeAlg, ResizeOptions, Resizer};
+use fast_image_resize::images::{TypedImage, TypedImageRef};
+use fast_image_resize::pixels::{U8, U8x3};
+use fast_image_resize::{FilterType, ImageBufferError, PixelTrait, ResizeAlg, ResizeOptions, Resizer};
 use image::{DynamicImage, ImageDecoder, ImageError, ImageReader, Limits};
 use serde::{Deserialize, Serialize};
 use std::io::{BufRead, Cursor, Seek};
@@ -50,13 +51,9 @@ impl PictureForm {
     /// The pixels of an image, channel after channel.
     pub(crate) fn pixels(&self, picture: DynamicImage) -> Result<Box<[u8]>, String> {
         let size = (picture.height(), picture.width());
-        let (pixels, kind) = match self.colours {
-            Colours::Gray => (picture.into_luma8().into_raw(), PixelType::U8),
-            Colours::Rgb => (picture.into_rgb8().into_raw(), PixelType::U8x3),
-        };
-        let pixels = match size == (self.height, self.width) {
-            true => pixels,
-            false => self.scaled(size, pixels, kind)?,
+        let pixels = match self.colours {
+            Colours::Gray => self.scaled::<U8>(size, picture.into_luma8().into_raw())?,
+            Colours::Rgb => self.scaled::<U8x3>(size, picture.into_rgb8().into_raw())?,
         };
         Ok(match self.colours {
             Colours::Gray => pixels.into_boxed_slice(),
@@ -76,18 +73,21 @@ impl PictureForm {
 
 impl PictureForm {
     /// The middle of an image, scaled. Whole numbers throughout, so that no bit depends on the vector instructions.
-    fn scaled(
-        &self,
-        (height, width): (u32, u32),
-        pixels: Vec<u8>,
-        kind: PixelType,
-    ) -> Result<Vec<u8>, String> {
-        let from = Image::from_vec_u8(width, height, pixels, kind).map_err(|error| error.to_string())?;
-        let mut to = Image::new(self.width, self.height, kind);
-        let how = ResizeOptions::new().resize_alg(ResizeAlg::Convolution(FilterType::Bilinear));
-        let done = Resizer::new().resize(&from, &mut to, &how.fit_into_destination(None));
-        done.map_err(|error| error.to_string())?;
-        Ok(to.into_vec())
+    ///
+    /// Of one kind of pixels: a function for all kinds that there are would be half of what this crate is compiled to.
+    fn scaled<P: PixelTrait>(&self, (height, width): (u32, u32), pixels: Vec<u8>) -> Result<Vec<u8>, String> {
+        if (height, width) == (self.height, self.width) {
+            return Ok(pixels);
+        }
+        let mut scaled = vec![0; P::size() * self.width as usize * self.height as usize];
+        let words = |error: ImageBufferError| error.to_string();
+        let from = TypedImageRef::<P>::from_buffer(width, height, &pixels).map_err(words)?;
+        let mut to = TypedImage::<P>::from_buffer(self.width, self.height, &mut scaled).map_err(words)?;
+        let how = ResizeOptions::new()
+            .resize_alg(ResizeAlg::Convolution(FilterType::Bilinear))
+            .fit_into_destination(None);
+        Resizer::new().resize_typed(&from, &mut to, &how).map_err(|error| error.to_string())?;
+        Ok(scaled)
     }
 }
 
