@@ -2,7 +2,7 @@
 //!
 //! Its rounding is not the one that is tested: it goes by distances.
 
-use crate::plain::gradient;
+use crate::plain::{gradient, gradients};
 
 /// The nearest bf16 of a finite number, ties to even, by distances in f64.
 pub fn rounded(x: f32) -> f32 {
@@ -19,16 +19,21 @@ pub fn rounded(x: f32) -> f32 {
 
 /// Element `i` of the tree over `lo..hi` as its definition says, every node rounded but the one over `spared`.
 pub fn node(lo: u32, hi: u32, i: usize, spared: Option<(u32, u32)>) -> f32 {
+    node_over(lo, hi, spared, &|m| gradient(m, i))
+}
+
+fn node_over(lo: u32, hi: u32, spared: Option<(u32, u32)>, leaf: &impl Fn(u32) -> f32) -> f32 {
     let value = if hi - lo == 1 {
-        gradient(lo, i)
+        leaf(lo)
     } else {
         let mid = lo + (hi - lo).next_power_of_two() / 2;
-        node(lo, mid, i, spared) + node(mid, hi, i, spared)
+        node_over(lo, mid, spared, leaf) + node_over(mid, hi, spared, leaf)
     };
     if spared == Some((lo, hi)) { value } else { rounded(value) }
 }
 
 /// Bits of a whole step's gradient.
 pub fn reference(len: usize, count: u32) -> Vec<u32> {
-    (0..len).map(|i| node(0, count, i, None).to_bits()).collect()
+    let leaves: Vec<_> = (0..count).map(|m| gradients(m, len)).collect();
+    (0..len).map(|i| node_over(0, count, None, &|m| leaves[m as usize][i]).to_bits()).collect()
 }

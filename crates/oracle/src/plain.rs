@@ -2,27 +2,35 @@
 
 use dtrain_collective::{Arena, Chunks, Reduce, rank_roots};
 use dtrain_types::{Key, Merger, MicroBatch, MicroRange, Rank, Seed, Site, Step, Trailer};
-use std::cell::RefCell;
 use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// Element `i` of the gradient of micro-batch `m`: magnitudes differ, so the order of a sum shows.
 pub fn gradient(m: u32, i: usize) -> f32 {
-    let key = Key::new(Seed(1), Step(1), MicroBatch(m), Site(0));
-    let i = i as u32;
-    (key.unit_f32(i) - 0.5) * 10f32.powi((key.bits(i) % 9) as i32 - 4)
+    number(key(m).bits(i as u32))
 }
 
-/// Fills a slot with the gradient of micro-batch `m`, which a thread makes once: tests take many steps.
-fn fill(slot: &mut [f32], m: u32) {
-    thread_local! {
-        static MADE: RefCell<BTreeMap<(u32, usize), Vec<f32>>> = const { RefCell::new(BTreeMap::new()) };
-    }
-    MADE.with_borrow_mut(|made| {
-        let len = slot.len();
-        slot.copy_from_slice(
-            made.entry((m, len)).or_insert_with(|| (0..len).map(|i| gradient(m, i)).collect()),
-        );
-    });
+/// The stream of micro-batch `m`.
+fn key(m: u32) -> Key {
+    Key::new(Seed(1), Step(1), MicroBatch(m), Site(0))
+}
+
+/// What a word of a stream becomes: within half of a power of ten.
+fn number(bits: u32) -> f32 {
+    const POWERS: [f32; 9] = [1e-4, 1e-3, 1e-2, 1e-1, 1.0, 1e1, 1e2, 1e3, 1e4];
+    ((bits >> 8) as f32 / (1u32 << 24) as f32 - 0.5) * POWERS[(bits % 9) as usize]
+}
+
+/// The first `len` elements of the gradient of micro-batch `m`. A process makes them once: its tests take many steps on many threads.
+pub(crate) fn gradients(m: u32, len: usize) -> Arc<[f32]> {
+    type Made = BTreeMap<(u32, usize), Arc<[f32]>>;
+    static MADE: Mutex<Made> = Mutex::new(Made::new());
+    let make = || {
+        let blocks = (0..len.div_ceil(4)).flat_map(|block| key(m).block(block as u32).map(number));
+        blocks.take(len).collect()
+    };
+    // A test that fails poisons it and changes nothing of it.
+    MADE.lock().unwrap_or_else(PoisonError::into_inner).entry((m, len)).or_insert_with(make).clone()
 }
 
 /// The trailer of micro-batch `m`.
@@ -48,7 +56,8 @@ pub fn tree<T>(lo: u32, hi: u32, leaf: &impl Fn(u32) -> T, add: &impl Fn(T, T) -
 
 /// Bits of a whole step's gradient.
 pub fn reference(len: usize, count: u32) -> Vec<u32> {
-    (0..len).map(|i| tree(0, count, &|m| gradient(m, i), &|a, b| a + b).to_bits()).collect()
+    let leaves: Vec<_> = (0..count).map(|m| gradients(m, len)).collect();
+    (0..len).map(|i| tree(0, count, &|m| leaves[m as usize][i], &|a, b| a + b).to_bits()).collect()
 }
 
 /// The trailer of a whole step.
@@ -95,8 +104,7 @@ fn compute_with(
         for m in root.lo..root.hi {
             let next = merger.next_buffer();
             let slot = arena.lease(geometry.slot(index, next));
-            fill(slot, m);
-            slot.iter_mut().for_each(|x| *x = round(*x));
+            slot.iter_mut().zip(&*gradients(m, geometry.len)).for_each(|(x, made)| *x = round(*made));
             pending[next] = trailer(m);
             merger.push(|left, right| merge(arena, [index, left, right], &mut pending, &round));
         }
