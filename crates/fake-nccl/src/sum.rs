@@ -21,12 +21,9 @@ type Fold = fn(left: &mut [u8], right: &[u8]);
 macro_rules! fold {
     ($number:ty, $with:expr) => {
         |left: &mut [u8], right: &[u8]| {
-            const N: usize = size_of::<$number>();
-            for (left, right) in left.chunks_exact_mut(N).zip(right.chunks_exact(N)) {
-                let a = <$number>::from_ne_bytes((&*left).try_into().expect("one element"));
-                let b = <$number>::from_ne_bytes(right.try_into().expect("one element"));
-                let with: fn($number, $number) -> $number = $with;
-                left.copy_from_slice(&with(a, b).to_ne_bytes());
+            let with: fn($number, $number) -> $number = $with;
+            for (left, right) in left.as_chunks_mut().0.iter_mut().zip(right.as_chunks().0) {
+                *left = with(<$number>::from_ne_bytes(*left), <$number>::from_ne_bytes(*right)).to_ne_bytes();
             }
         }
     };
