@@ -3,7 +3,7 @@
 //! One engine computes for all simulated ranks: it is handed the state of a rank, works on it and gives it back. Ranks that hold shards have a
 //! replica each, as the runtime's do. This file does not know ranks, messages or time.
 
-use dtrain_engine::cpu::{Cpu, CpuOptions};
+use dtrain_engine::cpu::{Cpu, CpuOptions, Isa};
 use dtrain_engine::models::{MlpOptions, mlp};
 use dtrain_engine::stage::Shape;
 use dtrain_engine::{
@@ -257,8 +257,8 @@ impl Engine {
 
 /// A replica of the model, which keeps so much.
 fn replica(job: &Job, keeps: Keeps) -> ModelReplica<Cpu> {
-    // A seed replays on every CPU, for the instruction set changes no bit.
-    let cpu = Cpu::new(CpuOptions::default()).expect("every CPU has its best instruction set");
+    // The plain instruction set, so that a seed replays on every CPU.
+    let cpu = Cpu::new(CpuOptions { isa: Isa::Scalar, threads: 1 }).expect("every CPU has it");
     // Batch norm, so that the state has running statistics.
     let options = MlpOptions { hidden: vec![HIDDEN], batch_norm: true, ..MlpOptions::default() };
     let chain = mlp(&options, CLASSES).expect("options that make sense");
