@@ -48,6 +48,31 @@ fn models() -> [Made; 3] {
     ]
 }
 
+/// The numbers of a micro-batch of any of the models.
+struct Numbers {
+    values: Vec<f32>,
+    tokens: Vec<u32>,
+    classes: Vec<u32>,
+}
+
+impl Numbers {
+    fn of(stream: u64, targets: usize) -> Self {
+        Self {
+            values: peer::uniform(stream, ROWS * 64, 1.0),
+            tokens: peer::integers(stream + 10, ROWS * 6, 10),
+            classes: peer::integers(stream + 20, targets, 10),
+        }
+    }
+
+    fn batch(&self, input: &Shape) -> BatchView<'_> {
+        let inputs = match input {
+            Shape::Values { .. } => Inputs::Values(&self.values),
+            Shape::Tokens { .. } => Inputs::Tokens(&self.tokens),
+        };
+        BatchView { rows: ROWS, inputs, targets: Targets::Classes(&self.classes) }
+    }
+}
+
 fn pair(chain: fn() -> Chain<Cpu>, input: &Shape) -> (ModelReplica<Cpu>, DeviceReplica<Cpu>) {
     let model = || Model::new(&device(), chain(), input.clone(), Loss::cross_entropy()).expect("it fits");
     pair_of(model)
@@ -73,13 +98,8 @@ fn it_makes_the_steps_of_a_replica_in_the_host_s_memory_bit_for_bit() {
     for (chain, input, targets) in models() {
         let (mut host, mut far) = pair(chain, &input);
         assert_eq!(state_digest(&mut far), host.state().state_digest(), "the same start");
-        let values = peer::uniform(1, ROWS * 64, 1.0);
-        let (tokens, classes) = (peer::integers(2, ROWS * 6, 10), peer::integers(3, targets, 10));
-        let inputs = match input {
-            Shape::Values { .. } => Inputs::Values(&values),
-            Shape::Tokens { .. } => Inputs::Tokens(&tokens),
-        };
-        let batch = BatchView { rows: ROWS, inputs, targets: Targets::Classes(&classes) };
+        let numbers = Numbers::of(1, targets);
+        let batch = numbers.batch(&input);
         let mut sums =
             [vec![f32::NAN; host.about().gradient_len()], vec![f32::NAN; host.about().gradient_len()]];
         for step in 1..=3 {
@@ -102,8 +122,8 @@ fn it_makes_the_steps_of_a_replica_in_the_host_s_memory_bit_for_bit() {
         assert_eq!(far.evaluate(&batch, &mut ours), host.evaluate(&batch, &mut theirs));
         assert_eq!(ours, theirs);
         let mut outputs = [vec![0.0; targets * 10], vec![1.0; targets * 10]];
-        far.predict(ROWS, inputs, &mut outputs[0]).expect("it fits");
-        host.predict(ROWS, inputs, &mut outputs[1]).expect("it fits");
+        far.predict(ROWS, batch.inputs, &mut outputs[0]).expect("it fits");
+        host.predict(ROWS, batch.inputs, &mut outputs[1]).expect("it fits");
         assert_eq!(outputs[0], outputs[1]);
     }
 }
@@ -136,9 +156,8 @@ fn errors_of_values_are_added_up_as_in_the_host_s_memory() {
 fn a_gradient_and_a_sum_are_rounded_as_the_group_says_on_either_side() {
     let (chain, input, targets) = models()[0].clone();
     let (mut host, mut far) = pair(chain, &input);
-    let (values, classes) = (peer::uniform(1, ROWS * 64, 1.0), peer::integers(3, targets, 10));
-    let batch =
-        BatchView { rows: ROWS, inputs: Inputs::Values(&values), targets: Targets::Classes(&classes) };
+    let numbers = Numbers::of(1, targets);
+    let batch = numbers.batch(&input);
     let plain = MicroBatchGroup::of_one(Step(1), MicroBatch(0));
     let of = |replica: &mut dyn Replica, wire: Wire| {
         let mut gradient = vec![f32::NAN; replica.about().gradient_len()];
@@ -166,13 +185,8 @@ fn gradients_that_are_kept_have_the_same_bits_and_stay_where_they_are() {
         far.is_home = false;
         assert_eq!(state_digest(&mut far), started, "a rehearsal changes nothing");
         assert!(host.keeping().is_none() && far.keep(2));
-        let values = peer::uniform(1, ROWS * 64, 1.0);
-        let (tokens, classes) = (peer::integers(2, ROWS * 6, 10), peer::integers(3, targets, 10));
-        let inputs = match input {
-            Shape::Values { .. } => Inputs::Values(&values),
-            Shape::Tokens { .. } => Inputs::Tokens(&tokens),
-        };
-        let batch = BatchView { rows: ROWS, inputs, targets: Targets::Classes(&classes) };
+        let numbers = Numbers::of(1, targets);
+        let batch = numbers.batch(&input);
         let elements = host.about().gradient_len();
         let mut sums = [vec![f32::NAN; elements], vec![f32::NAN; elements]];
         for step in [1, 2, 3].map(Step) {
@@ -217,13 +231,8 @@ fn what_waits_for_the_last_gradient_is_added_part_by_part_to_the_same_bits() {
     for (chain, input, targets) in models() {
         let (_, mut far) = pair(chain, &input);
         assert!(far.keep(3));
-        let values = peer::uniform(1, ROWS * 64, 1.0);
-        let (tokens, classes) = (peer::integers(2, ROWS * 6, 10), peer::integers(3, targets, 10));
-        let inputs = match input {
-            Shape::Values { .. } => Inputs::Values(&values),
-            Shape::Tokens { .. } => Inputs::Tokens(&tokens),
-        };
-        let batch = BatchView { rows: ROWS, inputs, targets: Targets::Classes(&classes) };
+        let numbers = Numbers::of(1, targets);
+        let batch = numbers.batch(&input);
         let elements = far.about().gradient_len();
         let sum = |far: &mut DeviceReplica<Cpu>, at_once: bool| {
             for m in 0..2 {
@@ -256,18 +265,8 @@ fn a_batch_that_came_ahead_is_used_for_its_micro_batch_alone() {
     for (chain, input, targets) in models() {
         let (_, mut far) = pair(chain, &input);
         assert!(far.keep(1));
-        let lists = [4, 5].map(|stream| {
-            let values = peer::uniform(stream, ROWS * 64, 1.0);
-            (values, peer::integers(stream + 10, ROWS * 6, 10), peer::integers(stream + 20, targets, 10))
-        });
-        let [first, second] = lists.each_ref().map(|(values, tokens, classes)| BatchView {
-            rows: ROWS,
-            inputs: match input {
-                Shape::Values { .. } => Inputs::Values(values),
-                Shape::Tokens { .. } => Inputs::Tokens(tokens),
-            },
-            targets: Targets::Classes(classes),
-        });
+        let numbers = [4, 5].map(|stream| Numbers::of(stream, targets));
+        let [first, second] = numbers.each_ref().map(|numbers| numbers.batch(&input));
         let step = Step(1);
         let want = kept(&mut far, (step, MicroBatch(1)), &second, Kept::alone(0));
         let begin = |far: &mut DeviceReplica<Cpu>, m: u32, batch| {
@@ -315,9 +314,8 @@ fn a_loss_is_scaled_by_what_the_state_says_after_every_update_and_where_a_state_
         model.scaling_loss(LossScaling { start: 64.0, interval: 2 })
     };
     let ((mut host, mut far), (_, mut late)) = (pair_of(model), pair_of(model));
-    let (values, classes) = (peer::uniform(1, ROWS * 64, 1.0), peer::integers(3, targets, 10));
-    let batch =
-        BatchView { rows: ROWS, inputs: Inputs::Values(&values), targets: Targets::Classes(&classes) };
+    let numbers = Numbers::of(1, targets);
+    let batch = numbers.batch(&input);
     let mut gradients = [(); 2].map(|()| vec![f32::NAN; host.about().gradient_len()]);
     let mut step = |number: u64, replicas: [&mut dyn Replica; 2], broken: bool| {
         let infos = replicas.into_iter().zip(&mut gradients).map(|(replica, gradient)| {
@@ -398,13 +396,8 @@ fn steps_that_are_given_ahead_come_to_the_same_and_nobody_asks_within_one() {
     for (chain, input, targets) in models() {
         let (mut plain, mut far) = (pair(chain, &input).1, pair(chain, &input).1);
         assert!(plain.keep(2) && far.keep(2) && far.work_ahead(2));
-        let values = peer::uniform(1, ROWS * 64, 1.0);
-        let (tokens, classes) = (peer::integers(2, ROWS * 6, 10), peer::integers(3, targets, 10));
-        let inputs = match input {
-            Shape::Values { .. } => Inputs::Values(&values),
-            Shape::Tokens { .. } => Inputs::Tokens(&tokens),
-        };
-        let batch = BatchView { rows: ROWS, inputs, targets: Targets::Classes(&classes) };
+        let numbers = Numbers::of(1, targets);
+        let batch = numbers.batch(&input);
         let mut wanted = Vec::new();
         for step in [1, 2, 3].map(Step) {
             let leaves =
@@ -435,15 +428,9 @@ fn a_step_that_is_not_finite_leaves_no_trace_nor_does_the_one_behind_it() {
     let (chain, input, targets) = models()[0].clone();
     let (_, mut far) = pair(chain, &input);
     assert!(far.keep(2) && far.work_ahead(2));
-    let (good, classes) = (peer::uniform(1, ROWS * 64, 1.0), peer::integers(3, targets, 10));
-    let mut bad = good.clone();
-    bad[5] = f32::NAN;
-    let batch = |values| BatchView {
-        rows: ROWS,
-        inputs: Inputs::Values(values),
-        targets: Targets::Classes(&classes),
-    };
-    let (good, bad) = (batch(&good), batch(&bad));
+    let [good, mut bad] = [(); 2].map(|()| Numbers::of(1, targets));
+    bad.values[5] = f32::NAN;
+    let (good, bad) = (good.batch(&input), bad.batch(&input));
     ahead(&mut far, 1, [&good, &good]);
     assert!(far.outcome().expect("the host's memory").is_some_and(|told| told.update.is_some()));
     let before = state_digest(&mut far);
