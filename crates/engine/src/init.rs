@@ -6,7 +6,7 @@ use crate::layout::{Layout, Section, Tensor};
 use crate::stage::Init;
 use crate::state::State;
 use dtrain_types::numbers::normal_quantile;
-use dtrain_types::{Key, MicroBatch, Seed, Site, Step};
+use dtrain_types::{Key, MicroBatch, Seed, Site, Step, unit_of};
 use std::ops::Range;
 
 impl Layout {
@@ -65,10 +65,7 @@ fn fill(init: Init, key: Key, from: usize, values: &mut [f32]) {
             values.fill(0.0);
             values[..usize::from(from == 0)].fill(value);
         }
-        Init::Uniform(bound) => draw(values, &|word| {
-            let unit = (word >> 8) as f32 * (1.0 / (1u32 << 24) as f32);
-            (unit * 2.0 - 1.0) * bound
-        }),
+        Init::Uniform(bound) => draw(values, &|word| (unit_of(word) * 2.0 - 1.0) * bound),
         Init::Normal(deviation) => draw(values, &|word| {
             // The middle of one of 2^32 equal parts of (0, 1): never 0, never 1.
             let p = (f64::from(word) + 0.5) / 4_294_967_296.0;

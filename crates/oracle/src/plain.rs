@@ -1,7 +1,7 @@
 //! Made-up gradients, and the plain sums that collectives are held against.
 
 use dtrain_collective::{Arena, Chunks, Reduce, rank_roots};
-use dtrain_types::{Key, Merger, MicroBatch, MicroRange, Rank, Seed, Site, Step, Trailer};
+use dtrain_types::{Key, Merger, MicroBatch, MicroRange, Rank, Seed, Site, Step, Trailer, unit_of};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -16,9 +16,9 @@ fn key(m: u32) -> Key {
 }
 
 /// What a word of a stream becomes: within half of a power of ten.
-fn number(bits: u32) -> f32 {
+fn number(word: u32) -> f32 {
     const POWERS: [f32; 9] = [1e-4, 1e-3, 1e-2, 1e-1, 1.0, 1e1, 1e2, 1e3, 1e4];
-    ((bits >> 8) as f32 / (1u32 << 24) as f32 - 0.5) * POWERS[(bits % 9) as usize]
+    (unit_of(word) - 0.5) * POWERS[(word % 9) as usize]
 }
 
 /// The first `len` elements of the gradient of micro-batch `m`. A process makes them once: its tests take many steps on many threads.

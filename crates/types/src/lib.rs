@@ -39,7 +39,7 @@ pub use ids::{
     WorldSize,
 };
 pub use plan::{BatchPlan, PlanError, StepPlan};
-pub use random::{Key, Permutation, Site};
+pub use random::{Key, Permutation, Site, unit_of};
 pub use ranges::{MicroRange, cut_evenly, cut_in_proportion};
 pub use reduce::Reduce;
 pub use runs::{joined, without};

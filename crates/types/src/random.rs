@@ -50,7 +50,7 @@ impl Key {
     /// Number `index` of the stream, uniform in `[0, 1)` with 24 bits.
     #[must_use]
     pub fn unit_f32(&self, index: u32) -> f32 {
-        (self.bits(index) >> 8) as f32 * (1.0 / (1u32 << 24) as f32)
+        unit_of(self.bits(index))
     }
 
     /// An integer uniform in `0..bound` (multiply-shift; the bias is below `bound / 2^32`).
@@ -61,6 +61,13 @@ impl Key {
         assert!(bound > 0, "nothing lies below 0");
         ((u64::from(self.bits(index)) * u64::from(bound)) >> 32) as u32
     }
+}
+
+/// What a word of a stream is as a number uniform in `[0, 1)`: its upper 24 bits.
+#[inline(always)]
+#[must_use]
+pub fn unit_of(word: u32) -> f32 {
+    (word >> 8) as f32 * (1.0 / (1u32 << 24) as f32)
 }
 
 #[inline(always)]
