@@ -73,7 +73,7 @@ impl<D: HostDevice> ModelReplica<D> {
         let (plan, outputs) = (model.plan(), rows.rows * rows.width);
         let stack = (model.group() > 1).then(|| stack(&model));
         let beside = model.reads_outputs().then(|| Flat::zeros(outputs));
-        debug_assert!(stack.as_ref().is_none_or(|stack| stack.len() == stack_len(&model)));
+        assert!(stack.as_ref().is_none_or(|stack| stack.len() == stack_len(&model)));
         Self {
             about,
             saved: Flat::zeros(plan.saved),
