@@ -82,26 +82,38 @@ class Side:
 
 
 class Clocks:
-    """What nvidia-smi says of the GPU, all the while."""
+    """What nvidia-smi says of the GPU, all the while: it has spoken, if it ever does, before the first window begins."""
 
     FIELDS = "clocks.sm,clocks.mem,power.draw,temperature.gpu"
+    # Seconds for its first word: it asks a driver, which takes a second where no other program holds the GPU.
+    PATIENCE = 5.0
 
     def __init__(self):
-        smi, self.rows = shutil.which("nvidia-smi"), []
+        smi, self.rows, self.spoke = shutil.which("nvidia-smi"), [], threading.Event()
         self.process = smi and subprocess.Popen(
             [smi, f"--query-gpu={self.FIELDS}", "--format=csv,noheader,nounits", "-lms", "250", "-i", "0"],
             stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
         )  # fmt: skip
+        if self.process:
+            self.reader = threading.Thread(target=self._read, daemon=True)
+            self.reader.start()
+            self.spoke.wait(self.PATIENCE)
+
+    def _read(self):
+        for line in self.process.stdout:
+            try:
+                self.rows.append([float(cell) for cell in line.split(",")])
+            except ValueError:
+                continue  # a line that was cut off, or a number that this GPU does not tell
+            self.spoke.set()
+        self.spoke.set()
 
     def words(self):
         if not self.process:
             return None
         self.process.kill()
-        for line in self.process.communicate()[0].splitlines():
-            try:
-                self.rows.append([float(cell) for cell in line.split(",")])
-            except ValueError:
-                continue  # a line that was cut off, or a number that this GPU does not tell
+        self.process.wait()
+        self.reader.join()
         if not self.rows:
             return None
         names = ["SM {} MHz", "memory {} MHz", "{} W", "{} C"]

@@ -294,9 +294,10 @@ fn sides_are_asked_in_turn_and_one_that_is_lost_costs_only_itself() {
     let bench = Bench::new();
     bench.stub("pack/train/step", TURNS_OF_DTRAIN);
     bench.stub("bin/python", TURNS_OF_PYTORCH);
+    // It takes its time, as the driver does: what is measured waits for its first word.
     bench.stub(
         "bin/nvidia-smi",
-        "while :; do echo '1980, 2619, 600.10, 55'; echo '1755, 2619, [N/A], 61'; sleep 0.02; done",
+        "sleep 0.3; while :; do echo '1980, 2619, 600.10, 55'; echo '1755, 2619, [N/A], 61'; sleep 0.02; done",
     );
     let turns = |step: &str| {
         let mut command = Command::new("python3");
