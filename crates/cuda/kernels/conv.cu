@@ -3,7 +3,7 @@
 //
 //   y:  rows are output channels, columns are cells of all images, K is channel, then kernel depth, row and column.
 //   dx: rows are input channels, columns are elements of all images, K is output channel, then the turned kernel's depth,
-//       row and column.
+//       row and column. Where `x` is not null, it is what a ReLU gave, and what that does to gradients is done to dx.
 //   dw: rows are output channels, columns are places in a kernel, K is cells of all images, cut into `splits` equal ranges
 //       (a multiple of 16 cells each), a matrix of sums for each; `sum_parts` adds them.
 //
@@ -17,9 +17,9 @@ extern "C" __global__ void __launch_bounds__(256) conv2d(
 }
 
 extern "C" __global__ void __launch_bounds__(256) conv2d_input_gradient(
-    const Stored* w, const Stored* dy, Stored* dx, Conv2d shape) {
+    const Stored* w, const Stored* dy, const Stored* x, Stored* dx, Conv2d shape) {
     __shared__ TileRoom room;
-    input_gradient(room, w, dy, dx, shape);
+    input_gradient(room, w, dy, x, dx, shape);
 }
 
 extern "C" __global__ void __launch_bounds__(256) conv2d_weight_gradient(
@@ -35,9 +35,9 @@ extern "C" __global__ void __launch_bounds__(256) conv3d(
 }
 
 extern "C" __global__ void __launch_bounds__(256) conv3d_input_gradient(
-    const Stored* w, const Stored* dy, Stored* dx, Conv3d shape) {
+    const Stored* w, const Stored* dy, const Stored* x, Stored* dx, Conv3d shape) {
     __shared__ TileRoom room;
-    input_gradient(room, w, dy, dx, shape);
+    input_gradient(room, w, dy, x, dx, shape);
 }
 
 extern "C" __global__ void __launch_bounds__(256) conv3d_weight_gradient(

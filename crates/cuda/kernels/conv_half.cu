@@ -13,9 +13,9 @@ extern "C" __global__ void __launch_bounds__(128) NAME(conv2d_, )(
 }
 
 extern "C" __global__ void __launch_bounds__(128) NAME(conv2d_, _input_gradient)(
-    const Stored* w, const Stored* dy, Stored* dx, Conv2d shape) {
+    const Stored* w, const Stored* dy, const Stored* x, Stored* dx, Conv2d shape) {
     __shared__ TileRoom room;
-    input_gradient(room, w, dy, dx, shape);
+    input_gradient(room, w, dy, x, dx, shape);
 }
 
 extern "C" __global__ void __launch_bounds__(128) NAME(conv2d_, _weight_gradient)(
@@ -31,9 +31,9 @@ extern "C" __global__ void __launch_bounds__(128) NAME(conv3d_, )(
 }
 
 extern "C" __global__ void __launch_bounds__(128) NAME(conv3d_, _input_gradient)(
-    const Stored* w, const Stored* dy, Stored* dx, Conv3d shape) {
+    const Stored* w, const Stored* dy, const Stored* x, Stored* dx, Conv3d shape) {
     __shared__ TileRoom room;
-    input_gradient(room, w, dy, dx, shape);
+    input_gradient(room, w, dy, x, dx, shape);
 }
 
 extern "C" __global__ void __launch_bounds__(128) NAME(conv3d_, _weight_gradient)(

@@ -1,7 +1,8 @@
 // turn: matrices with their rows and columns the other way round: channels of images come to lie side by side so, and back.
 //
 // Of each matrix `to[column][row] = from[row][column]`, bit by bit. Where it is asked for, a column's bias is added (null:
-// none), then what was there before, and the sum is activated.
+// none), then what was there before, and the sum is activated. Where `x` is there and not above zero, the result is zero:
+// what a ReLU that gave `x` does to its gradient.
 //
 // Launch: a block for each tile of 4096 numbers, which is 2^bits rows high; 256 threads, each reads 16 numbers along rows
 // and writes 16 along columns. Order: none, every element stands alone.
@@ -16,7 +17,8 @@ enum {
 };
 
 extern "C" __global__ void __launch_bounds__(256) NAME(turn_, )(
-    const Stored* from, const float* bias, Stored* to, u32 rows, u32 columns, u32 bits, u32 activation, u32 adds) {
+    const Stored* from, const float* bias, const Stored* x, Stored* to, u32 rows, u32 columns, u32 bits, u32 activation,
+    u32 adds) {
     __shared__ Stored tile[TILE + MOST_ROWS * PAD];
     u32 high = 1u << bits, wide = TILE >> bits, pitch = wide + PAD;
     u32 across = parts_of(columns, wide), down = parts_of(rows, high);
@@ -29,7 +31,7 @@ extern "C" __global__ void __launch_bounds__(256) NAME(turn_, )(
             tile[row * pitch + column] = from[matrix + (u64)(top + row) * columns + left + column];
     }
     __syncthreads();
-    bool is_changed = bias || adds || activation != ACTIVATION_NONE;
+    bool is_changed = bias || x || adds || activation != ACTIVATION_NONE;
 #pragma unroll
     for (u32 part = 0; part < TILE / THREADS; part++) {
         u32 i = part * THREADS + threadIdx.x, row = i & (high - 1), column = i >> bits;
@@ -42,6 +44,6 @@ extern "C" __global__ void __launch_bounds__(256) NAME(turn_, )(
         }
         float sum = bias ? turned + bias[left + column] : (float)turned;
         if (adds) sum = to[at] + sum;
-        to[at] = activate(sum, activation);
+        to[at] = !x || x[at] > 0.0f ? activate(sum, activation) : 0.0f;
     }
 }

@@ -170,13 +170,13 @@ kernels! {
         BIAS_ACTIVATION_F16 "bias_activation_f16" 256 "fHluuu"
     }
     TURN_CU "turn.cu" ["f32.cuh"] {
-        TURN "turn_f32" 256 "ffFuuuuu"
+        TURN "turn_f32" 256 "fffFuuuuu"
     }
     TURN_BF16_CU "turn.cu" ["bf16.cuh"] {
-        TURN_BF16 "turn_bf16" 256 "hfHuuuuu"
+        TURN_BF16 "turn_bf16" 256 "hfhHuuuuu"
     }
     TURN_F16_CU "turn.cu" ["f16.cuh"] {
-        TURN_F16 "turn_f16" 256 "hfHuuuuu"
+        TURN_F16 "turn_f16" 256 "hfhHuuuuu"
     }
     DROPOUT_CU "dropout.cu" ["f32.cuh"] {
         DROPOUT "dropout_f32" 256 "fFluuuuuur"
@@ -358,26 +358,26 @@ kernels! {
     }
     CONV_CU "conv.cu" ["f32.cuh", "tile.cuh", "conv.cuh"] {
         CONV2D "conv2d" 256 "fffFCu"
-        CONV2D_INPUT_GRADIENT "conv2d_input_gradient" 256 "ffFC"
+        CONV2D_INPUT_GRADIENT "conv2d_input_gradient" 256 "fffFC"
         CONV2D_WEIGHT_GRADIENT "conv2d_weight_gradient" 256 "ffFCu"
         CONV3D "conv3d" 256 "fffFVu"
-        CONV3D_INPUT_GRADIENT "conv3d_input_gradient" 256 "ffFV"
+        CONV3D_INPUT_GRADIENT "conv3d_input_gradient" 256 "fffFV"
         CONV3D_WEIGHT_GRADIENT "conv3d_weight_gradient" 256 "ffFVu"
     }
     CONV_BF16_CU "conv_half.cu" ["bf16.cuh", "tensor.cuh", "tensor_tile.cuh", "conv.cuh"] {
         CONV2D_BF16 "conv2d_bf16" 128 "hhfHCu"
-        CONV2D_BF16_INPUT_GRADIENT "conv2d_bf16_input_gradient" 128 "hhHC"
+        CONV2D_BF16_INPUT_GRADIENT "conv2d_bf16_input_gradient" 128 "hhhHC"
         CONV2D_BF16_WEIGHT_GRADIENT "conv2d_bf16_weight_gradient" 128 "hhFCu"
         CONV3D_BF16 "conv3d_bf16" 128 "hhfHVu"
-        CONV3D_BF16_INPUT_GRADIENT "conv3d_bf16_input_gradient" 128 "hhHV"
+        CONV3D_BF16_INPUT_GRADIENT "conv3d_bf16_input_gradient" 128 "hhhHV"
         CONV3D_BF16_WEIGHT_GRADIENT "conv3d_bf16_weight_gradient" 128 "hhFVu"
     }
     CONV_F16_CU "conv_half.cu" ["f16.cuh", "tensor.cuh", "tensor_tile.cuh", "conv.cuh"] {
         CONV2D_F16 "conv2d_f16" 128 "hhfHCu"
-        CONV2D_F16_INPUT_GRADIENT "conv2d_f16_input_gradient" 128 "hhHC"
+        CONV2D_F16_INPUT_GRADIENT "conv2d_f16_input_gradient" 128 "hhhHC"
         CONV2D_F16_WEIGHT_GRADIENT "conv2d_f16_weight_gradient" 128 "hhFCu"
         CONV3D_F16 "conv3d_f16" 128 "hhfHVu"
-        CONV3D_F16_INPUT_GRADIENT "conv3d_f16_input_gradient" 128 "hhHV"
+        CONV3D_F16_INPUT_GRADIENT "conv3d_f16_input_gradient" 128 "hhhHV"
         CONV3D_F16_WEIGHT_GRADIENT "conv3d_f16_weight_gradient" 128 "hhFVu"
     }
     ATTENTION_CU "attention.cu" ["math.cuh", "sums.cuh"] {

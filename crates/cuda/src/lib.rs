@@ -23,7 +23,7 @@ pub mod nvrtc;
 pub mod operations;
 mod values;
 
-pub(crate) use device::ConvolutionPlaces;
+pub(crate) use device::{Around, ConvolutionPlaces};
 pub use device::{CudaDevice, DeviceFloats, DeviceScalar, PendingFindings, PendingSums, rehearsed};
 pub use launch::{Argument, KernelLaunch, Queue, Work};
 pub use memory::{Slice, SliceMut};

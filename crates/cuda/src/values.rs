@@ -96,6 +96,20 @@ fn part_of(address: u64, copy: u64, storage: Storage, len: usize, range: &Range<
 }
 
 impl<'a> Values<'a> {
+    /// So many numbers that lie so, from there on.
+    ///
+    /// # Safety
+    /// They are there for as long as this.
+    pub(crate) unsafe fn at(address: u64, storage: Storage, len: usize) -> Self {
+        // SAFETY: the caller's promise.
+        unsafe {
+            match storage {
+                Storage::F32 => Slice::<f32>::new(address, len).into(),
+                Storage::Half(half) => Self::halves_of(Slice::new(address, len), half),
+            }
+        }
+    }
+
     /// Halves.
     #[must_use]
     pub fn halves_of(slice: Slice<'a, u16>, half: Half) -> Self {
@@ -183,6 +197,20 @@ impl From<Values<'_>> for Argument {
 }
 
 impl<'a> ValuesMut<'a> {
+    /// So many numbers that lie so, from there on.
+    ///
+    /// # Safety
+    /// As [`Values::at`]; nobody else has them meanwhile, but for what is on the same stream.
+    pub(crate) unsafe fn at(address: u64, storage: Storage, len: usize) -> Self {
+        // SAFETY: the caller's promise.
+        unsafe {
+            match storage {
+                Storage::F32 => SliceMut::<f32>::new(address, len).into(),
+                Storage::Half(half) => Self::halves_of(SliceMut::new(address, len), half),
+            }
+        }
+    }
+
     /// Halves.
     #[must_use]
     pub fn halves_of(slice: SliceMut<'a, u16>, half: Half) -> Self {

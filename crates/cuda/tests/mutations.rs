@@ -30,6 +30,7 @@ static CHANGES: &[Change] = &[
     (&TURN, "row * pitch + column] = from", "row * pitch + (column ^ 1)] = from", turning::turn),
     (&TURN, "turned + bias[", "turned - bias[", turning::turn_on_the_way),
     (&TURN, "sum = to[at] + sum", "sum = to[at] - sum", turning::turn_on_the_way),
+    (&TURN, "!x || x[at] > 0.0f", "!x || x[at] < 0.0f", turning::turn_on_the_way),
     (&DROPOUT, "key0 += 0x9E3779B9u", "key0 -= 0x9E3779B9u", elementwise::dropout),
     (&TO_BF16, "as_halves(x[i]", "as_halves(-x[i]", elementwise::halves::<Bf16>),
     (&FROM_BF16, "(u32)bits << 16", "(u32)bits << 15", elementwise::halves::<Bf16>),
@@ -135,6 +136,7 @@ static CHANGES: &[Change] = &[
         "line.place - shape.padding",
         conv::conv2d_input_gradient,
     ),
+    (&CONV2D_INPUT_GRADIENT, "!x || x[at] > 0.0f", "!x || x[at] < 0.0f", conv::conv2d_input_gradient),
     (
         &CONV2D_WEIGHT_GRADIENT,
         "kernel.place(place) - shape.padding",
@@ -221,6 +223,12 @@ static CHANGES: &[Change] = &[
         &CONV2D_BF16_INPUT_GRADIENT,
         "i / 4 % 4 * 8 + i % 2",
         "i / 4 % 4 * 4 + i % 2",
+        stored::conv2d_input_gradient::<Bf16>,
+    ),
+    (
+        &CONV2D_BF16_INPUT_GRADIENT,
+        "!x || x[at] > 0.0f",
+        "x && x[at] > 0.0f",
         stored::conv2d_input_gradient::<Bf16>,
     ),
     (&CONV2D_BF16_WEIGHT_GRADIENT, "split * each)", "split * DEPTH)", stored::conv2d_weight_gradient::<Bf16>),

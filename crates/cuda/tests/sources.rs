@@ -157,10 +157,11 @@ fn every_file_says_what_it_does_how_it_is_launched_in_which_order_it_sums_and_wh
 
 /// What a device does that is no work for a kernel, or work that an operation of another name does in passing: a linear layer and
 /// the gradient of layer norm add something.
-const NO_KERNELS: [&str; 18] = [
+const NO_KERNELS: [&str; 19] = [
     "activation_len",
     "activations",
     "activations_mut",
+    "conv_input_gradient_of_relu",
     "curve_gradient",
     "linear_plus",
     "row_pitch",

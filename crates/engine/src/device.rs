@@ -201,6 +201,21 @@ pub trait Device: Send + Sync + Sized + 'static {
         dx: Self::Mut<'_>,
         scratch: Self::Mut<'_>,
     );
+    /// The same where `x`, which was convolved, is what a ReLU gave: what that does to the gradient is done too. Its bits are those of
+    /// [`Device::conv_input_gradient`] and [`Device::relu_gradient`] behind it.
+    fn conv_input_gradient_of_relu(
+        &self,
+        shape: &Conv3dShape,
+        w: Self::Ref<'_>,
+        dy: Self::Ref<'_>,
+        x: Self::Ref<'_>,
+        mut dx: Self::Mut<'_>,
+        scratch: Self::Mut<'_>,
+    ) {
+        let len = Self::len_mut(&dx);
+        self.conv_input_gradient(shape, w, dy, Self::part_mut(&mut dx, 0..len), scratch);
+        self.relu_gradient(x, dx);
+    }
     /// `dw` and, if asked, `db` of a convolution.
     fn conv_weight_gradient(
         &self,

@@ -489,6 +489,12 @@ pub trait Stage<D: Device>: Send + Sync {
         false
     }
 
+    /// Takes on what the ReLU that the stage in front of it may end in does to gradients; says whether it does. From then on the gradient of
+    /// its input comes out with that done.
+    fn take_on_relu(&mut self, _before: &mut dyn Stage<D>) -> bool {
+        false
+    }
+
     /// Leaves what its ReLU does to gradients to who comes behind it, if it ends in one; says whether it does. From then on the gradient
     /// of its output comes with that done; one that works in place has nothing left to do, and its backward pass is not called.
     fn leave_relu(&mut self) -> bool {

@@ -161,9 +161,10 @@ struct Users {
     }
 };
 
+// Where `x` is there, it is what a ReLU gave to be convolved, and what that does to the gradient is done too.
 template <u32 N>
 __device__ inline void input_gradient(
-    TileRoom& room, const Stored* w, const Stored* dy, Stored* dx, const Conv<N>& shape) {
+    TileRoom& room, const Stored* w, const Stored* dy, const Stored* x, Stored* dx, const Conv<N>& shape) {
     u32 elements = shape.images * shape.area();
     u32 across = parts_of(elements, TILE);
     u32 row = blockIdx.x / across * TILE, column = blockIdx.x % across * TILE;
@@ -173,7 +174,8 @@ __device__ inline void input_gradient(
     tile_product(room, kernels, users, row, column, 0, shape.outputs * shape.window(), total);
     each_result(total, row, shape.channels, column, elements, [=](u32 channel, u32 element, float sum) {
         u32 image = element / shape.area(), place = element % shape.area();
-        dx[(u64)(image * shape.channels + channel) * shape.area() + place] = sum;
+        u64 at = (u64)(image * shape.channels + channel) * shape.area() + place;
+        dx[at] = !x || x[at] > 0.0f ? sum : 0.0f;
     });
 }
 

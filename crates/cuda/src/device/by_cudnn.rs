@@ -5,7 +5,7 @@
 
 use super::CudaDevice;
 use super::asked::{Asked, ByCudnn, Convolutions, Cost};
-use super::placed::{ALIGNED, ConvolutionPlaces, Copies, ROUND, room_for_copies};
+use super::placed::{ALIGNED, Around, ConvolutionPlaces, Copies, ROUND, room_for_copies};
 use crate::driver::DriverError;
 use crate::libraries::Numbers;
 use crate::libraries::convolution::{Behind, ConvolutionKey, Form, Pass};
@@ -82,19 +82,27 @@ impl CudaDevice {
             Some((None, _)) => return false,
         };
         let [x, w, y] = [x, w, y.read()].map(|values| self.as_multiplied(values));
-        self.done_by_cudnn(Pass::Forward(behind), shape, [x, w, y], bias)
+        self.done_by_cudnn(Pass::Forward(behind), shape, [x, w, y], Around { bias, x: 0 })
     }
 
-    /// The same for `dx`.
+    /// The same for `dx`, with what a ReLU that gave `x` does to it.
     pub(super) fn conv_inputs_by_library(
         &self,
         shape: &Conv3dShape,
-        w: Values<'_>,
-        dy: Values<'_>,
+        [w, dy]: [Values<'_>; 2],
+        x: Option<Values<'_>>,
         dx: &mut ValuesMut<'_>,
     ) -> bool {
         let [dx, w, dy] = [dx.read(), w, dy].map(|values| self.as_multiplied(values));
-        self.done_by_cudnn(Pass::Inputs, shape, [dx, w, dy], [0; 2])
+        let x = match x.map(|x| self.as_multiplied(x)) {
+            None => 0,
+            Some(None) => return false,
+            Some(Some((at, len))) => {
+                assert_eq!(Some(len), dx.map(|(_, len)| len), "what was convolved");
+                at
+            }
+        };
+        self.done_by_cudnn(Pass::Inputs, shape, [dx, w, dy], Around { x, ..Around::NOTHING })
     }
 
     /// The same for `dw`.
@@ -107,7 +115,7 @@ impl CudaDevice {
     ) -> bool {
         let dw = dw.read().floats();
         let [x, dy] = [x, dy].map(|values| self.as_multiplied(values));
-        self.done_by_cudnn(Pass::Weights, shape, [x, Some((dw.address(), dw.len())), dy], [0; 2])
+        self.done_by_cudnn(Pass::Weights, shape, [x, Some((dw.address(), dw.len())), dy], Around::NOTHING)
     }
 
     /// Where numbers lie as the library is to multiply them; nowhere if they are f32, and it wants halves.
@@ -124,12 +132,12 @@ impl CudaDevice {
         pass: Pass,
         shape: &Conv3dShape,
         tensors: [Option<Tensor>; 3],
-        bias: [u64; 2],
+        around: Around,
     ) -> bool {
         let Some(reads) = Numbers::of(self.precision) else { return false };
         let [Some((x, x_len)), Some((w, w_len)), Some((y, y_len))] = tensors else { return false };
         let Ok(key) = ConvolutionKey::of(pass, reads, shape) else { return false };
-        let (at, lengths) = (ConvolutionPlaces { x, w, y, bias }, [x_len, w_len, y_len]);
+        let (at, lengths) = (ConvolutionPlaces { x, w, y, around }, [x_len, w_len, y_len]);
         // Where these lie follows from the model. Parameters and their gradients are copied where they have to be.
         if [x, y].iter().any(|at| !at.is_multiple_of(ALIGNED)) {
             return false;
@@ -222,7 +230,7 @@ impl CudaDevice {
         let [_, w_len, _] = conv_lengths(&key.shape());
         let read = key.reads().bytes() as u64;
         let w = (at.w, w_len as u64 * key.bytes());
-        let bias = (at.bias[0], read * key.shape().outputs as u64);
+        let bias = (at.around.bias[0], read * key.shape().outputs as u64);
         let own = planned.pinned().room().next_multiple_of(ROUND);
         let scratch = room.room_for_library(own + room_for_copies(&[w, bias]))?;
         let mut placed = Copies { stream: &self.stream, next: scratch + own };
@@ -259,13 +267,16 @@ impl CudaDevice {
             let [.., len] = conv_lengths(&shape);
             // SAFETY: the caller's promise.
             let (bias, y) = unsafe {
-                let y = match key.reads() {
-                    Storage::F32 => ValuesMut::from(SliceMut::new(at.y, len)),
-                    Storage::Half(half) => ValuesMut::halves_of(SliceMut::new(at.y, len), half),
-                };
-                (Slice::new(at.bias[1], shape.outputs), y)
+                (Slice::new(at.around.bias[1], shape.outputs), ValuesMut::at(at.y, key.reads(), len))
             };
             kernels::bias_activation(self.stream(), Some(bias), area, behind.activation(), y);
+        }
+        if at.around.x != 0 {
+            let [len, ..] = conv_lengths(&key.shape());
+            // SAFETY: as above; `x` is read alone.
+            let (x, dx) =
+                unsafe { (Values::at(at.around.x, key.reads(), len), ValuesMut::at(at.x, key.reads(), len)) };
+            kernels::relu_gradient(self.stream(), x, dx);
         }
         Ok(())
     }

@@ -12,7 +12,7 @@ use crate::libraries::cudnn::{CudnnHandle, PlannedConvolution, Tensors};
 use crate::memory::{Slice, SliceMut};
 use crate::operations::{MatrixBatch, Turned, turn};
 use crate::values::{Half, Storage, Values, ValuesMut};
-use dtrain_engine::device::{Activation, Write};
+use dtrain_engine::device::Write;
 
 /// The matrices of a part of the input, of the weights, and of a part of the output: channels by places.
 fn matrices_of(key: &ConvolutionKey) -> [MatrixBatch; 3] {
@@ -85,18 +85,20 @@ impl CudaDevice {
                 Pass::Forward(behind) => {
                     let outputs = key.shape().outputs;
                     // SAFETY: the caller's promise.
-                    let bias = behind.has_bias().then(|| unsafe { Slice::new(at.bias[1], outputs) });
-                    let way = Turned { bias, write: Write::Set, activation: behind.activation() };
+                    let bias = behind.has_bias().then(|| unsafe { Slice::new(at.around.bias[1], outputs) });
+                    let way = Turned { bias, activation: behind.activation(), ..Turned::PLAIN };
                     // SAFETY: as above.
                     unsafe { self.turn_halves(half, turned(of_y), y, way, at_y) };
                 }
                 // SAFETY: as above.
                 Pass::Inputs => unsafe {
-                    self.turn_halves(half, turned(of_x), x, Turned::PLAIN, at_x);
+                    let convolved = || Values::at(of_part(at.around.x, of_x), key.reads(), len(of_x));
+                    let way = Turned { x: (at.around.x != 0).then(convolved), ..Turned::PLAIN };
+                    self.turn_halves(half, turned(of_x), x, way, at_x);
                 },
                 Pass::Weights => {
                     let write = if part > 0 { Write::Add } else { Write::Set };
-                    let way = Turned { bias: None, write, activation: Activation::None };
+                    let way = Turned { write, ..Turned::PLAIN };
                     let weights = len(of_w);
                     // SAFETY: as above; sums are f32.
                     let (from, to) =

@@ -44,7 +44,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use workspace::Workspace;
 
 pub use own_memory::DeviceFloats;
-pub(crate) use placed::ConvolutionPlaces;
+pub(crate) use placed::{Around, ConvolutionPlaces};
 pub use rehearsal::rehearsed;
 pub use settlements::{DeviceScalar, PendingFindings};
 pub use workspace::PendingSums;

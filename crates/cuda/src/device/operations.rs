@@ -289,8 +289,22 @@ impl Device for CudaDevice {
         mut dx: Mut<'_>,
         _scratch: Mut<'_>,
     ) {
-        if !self.conv_inputs_by_library(shape, w, dy, &mut dx) {
-            kernels::conv_input_gradient(self.stream(), shape, w, dy, dx);
+        if !self.conv_inputs_by_library(shape, [w, dy], None, &mut dx) {
+            kernels::conv_input_gradient(self.stream(), shape, [w, dy], None, dx);
+        }
+    }
+
+    fn conv_input_gradient_of_relu(
+        &self,
+        shape: &Conv3dShape,
+        w: Ref<'_>,
+        dy: Ref<'_>,
+        x: Ref<'_>,
+        mut dx: Mut<'_>,
+        _scratch: Mut<'_>,
+    ) {
+        if !self.conv_inputs_by_library(shape, [w, dy], Some(x), &mut dx) {
+            kernels::conv_input_gradient(self.stream(), shape, [w, dy], Some(x), dx);
         }
     }
 

@@ -22,8 +22,22 @@ pub struct ConvolutionPlaces {
     pub w: u64,
     /// `y` or `dy`, as it is multiplied.
     pub y: u64,
-    /// The bias as it is multiplied, and in f32; 0 where there is none.
+    /// What is done around it.
+    pub around: Around,
+}
+
+/// What is done around a convolution: addresses, 0 where there is none.
+#[derive(Clone, Copy, Debug)]
+pub struct Around {
+    /// The bias as it is multiplied, and in f32.
     pub bias: [u64; 2],
+    /// What a ReLU gave to be convolved, where the gradient of that is computed, and what the ReLU does to it.
+    pub x: u64,
+}
+
+impl Around {
+    /// Nothing.
+    pub const NOTHING: Self = Self { bias: [0; 2], x: 0 };
 }
 
 fn is_placed(at: u64) -> bool {

@@ -13,7 +13,7 @@ use super::timing;
 use crate::CudaDevice;
 use crate::driver::{Buffer, DriverError, Gpu, Stream};
 use crate::operations;
-use crate::values::{Storage, Values};
+use crate::values::{Storage, Values, ValuesMut};
 use dtrain_engine::device::{Activation, Device, Gelu, LinearShape, Operands, Product, Strides, Write};
 use std::sync::Arc;
 use std::time::Duration;
@@ -120,13 +120,13 @@ impl Room {
         let values = |i: usize| {
             let len = self.read[i].len() * size_of::<u16>() / storage.bytes();
             // SAFETY: the memory is there as long as the room is.
-            unsafe { timing::read(self.read[i].address(), storage, len) }
+            unsafe { Values::at(self.read[i].address(), storage, len) }
         };
         let [a, b, bias, plus] = [0, 1, 2, 3].map(values);
         let len = (key.layouts.out.columns * key.layouts.out.pitch) as usize;
         let stored = if key.numbers.into_floats() { Storage::F32 } else { storage };
         // SAFETY: the memory is there, and what is on the stream writes it one behind the other.
-        let result = || unsafe { timing::write(self.out.address(), stored, len) };
+        let result = || unsafe { ValuesMut::at(self.out.address(), stored, len) };
         if key.finish == Finish::None {
             return self.time(|| {
                 self.device.product(&shape, a, b, result());
@@ -145,7 +145,7 @@ impl Room {
                 Finish::Plus | Finish::PlusBias => self.device.linear_plus(linear, operands, plus, result()),
                 Finish::BiasGelu => {
                     // SAFETY: as of the result.
-                    let z = unsafe { timing::write(self.kept.address(), storage, self.kept.len()) };
+                    let z = unsafe { ValuesMut::at(self.kept.address(), storage, self.kept.len()) };
                     self.device.linear_gelu(linear, operands, Gelu::Tanh, z, result());
                 }
                 Finish::None | Finish::Bias | Finish::BiasRelu => {
@@ -162,8 +162,8 @@ impl Room {
         self.time(|| {
             // SAFETY: as of the result.
             let (z, y) = unsafe {
-                let z = timing::read(self.kept.address(), storage, len);
-                (z, timing::write(self.out.address(), storage, len))
+                let z = Values::at(self.kept.address(), storage, len);
+                (z, ValuesMut::at(self.out.address(), storage, len))
             };
             operations::gelu(self.stream(), Gelu::Tanh, z, y);
             self.device.check()

@@ -12,8 +12,8 @@ use super::timing;
 use crate::driver::{Buffer, DriverError, Gpu};
 use crate::memory::{Element, Slice, SliceMut};
 use crate::operations::{self, WeightGradients, conv_lengths};
-use crate::values::Values;
-use crate::{ConvolutionPlaces, CudaDevice};
+use crate::values::{Values, ValuesMut};
+use crate::{Around, ConvolutionPlaces, CudaDevice};
 use dtrain_engine::device::Operands;
 use std::sync::Arc;
 use std::time::Duration;
@@ -62,8 +62,8 @@ impl Room {
             Pass::Weights => self.dw.address(),
             Pass::Forward(_) | Pass::Inputs => self.w.address(),
         };
-        let bias = [self.bias.0.address(), self.bias.1.address()];
-        let at = ConvolutionPlaces { x: self.x.address(), w, y: self.y.address(), bias };
+        let around = Around { bias: [self.bias.0.address(), self.bias.1.address()], x: 0 };
+        let at = ConvolutionPlaces { x: self.x.address(), w, y: self.y.address(), around };
         // SAFETY: the tensors lie there, as long as their shapes say; nothing else is on the stream.
         unsafe { self.device.convolve(handle, planned, at) }
     }
@@ -149,10 +149,10 @@ impl Room {
         let (stream, reads, shape) = (self.device.stream(), key.reads(), key.shape());
         let len = |of: &Buffer<u16>| of.len() * size_of::<u16>() / reads.bytes();
         // SAFETY: the memory is there, and what is on the stream writes it one behind the other.
-        let values = |of: &Buffer<u16>| unsafe { timing::write(of.address(), reads, len(of)) };
+        let values = |of: &Buffer<u16>| unsafe { ValuesMut::at(of.address(), reads, len(of)) };
         // SAFETY: as above.
         let [x, w, y] =
-            [&self.x, &self.w, &self.y].map(|of| unsafe { timing::read(of.address(), reads, len(of)) });
+            [&self.x, &self.w, &self.y].map(|of| unsafe { Values::at(of.address(), reads, len(of)) });
         timing::best(stream, || {
             match key.pass {
                 Pass::Forward(behind) => {
@@ -160,7 +160,9 @@ impl Room {
                     let operands = Operands { x, w, bias };
                     operations::conv(stream, &shape, operands, behind.activation(), values(&self.y));
                 }
-                Pass::Inputs => operations::conv_input_gradient(stream, &shape, w, y, values(&self.x)),
+                Pass::Inputs => {
+                    operations::conv_input_gradient(stream, &shape, [w, y], None, values(&self.x));
+                }
                 Pass::Weights => {
                     // SAFETY: as above.
                     let floats = |of: &Buffer<f32>| unsafe { SliceMut::new(of.address(), of.len()) };

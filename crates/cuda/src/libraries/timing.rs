@@ -5,8 +5,7 @@
 use super::LibraryError;
 use crate::CudaDevice;
 use crate::driver::{Buffer, DriverError, Stream};
-use crate::memory::{Slice, SliceMut};
-use crate::values::{Half, Storage, Values, ValuesMut};
+use crate::values::{Half, Storage};
 use std::fmt::Debug;
 use std::time::{Duration, Instant};
 
@@ -52,34 +51,6 @@ pub(super) fn numbers(
     }
     device.finish()?;
     Ok(buffer)
-}
-
-/// So many numbers that lie so, from there on.
-///
-/// # Safety
-/// They are there for as long as this.
-pub(super) unsafe fn read<'a>(address: u64, storage: Storage, len: usize) -> Values<'a> {
-    // SAFETY: the caller's promise.
-    unsafe {
-        match storage {
-            Storage::F32 => Slice::<f32>::new(address, len).into(),
-            Storage::Half(half) => Values::halves_of(Slice::new(address, len), half),
-        }
-    }
-}
-
-/// The same to write.
-///
-/// # Safety
-/// As [`read`]; nobody else has them meanwhile, but for what is on the same stream.
-pub(super) unsafe fn write<'a>(address: u64, storage: Storage, len: usize) -> ValuesMut<'a> {
-    // SAFETY: the caller's promise.
-    unsafe {
-        match storage {
-            Storage::F32 => SliceMut::<f32>::new(address, len).into(),
-            Storage::Half(half) => ValuesMut::halves_of(SliceMut::new(address, len), half),
-        }
-    }
 }
 
 /// What one of many in a row takes, at best.

@@ -8,6 +8,7 @@ use super::sums::{Parts, plane_sums, plane_sums_scratch, sum_parts};
 use super::{FloatsMut, Storage, Values, ValuesMut, alike, room, same, size};
 use crate::kernels::{self, Kernel};
 use crate::launch::{Argument, KernelLaunch, Queue};
+use crate::values::nothing;
 use dtrain_engine::device::{Activation, Conv3dShape, ConvShape, Operands};
 
 /// Cells that one range of a weight gradient has at least, and the most ranges.
@@ -149,24 +150,26 @@ pub fn conv<'x, 'y>(
     }
 }
 
-/// `dx` of a convolution.
+/// `dx` of a convolution. Where `x` is given, it is what a ReLU gave to be convolved, and what that does to the gradient is done too.
 pub fn conv_input_gradient<'x, 'y>(
     queue: &impl Queue,
     shape: &Conv3dShape,
-    w: impl Into<Values<'x>>,
-    dy: impl Into<Values<'x>>,
+    [w, dy]: [impl Into<Values<'x>>; 2],
+    x: Option<Values<'_>>,
     dx: impl Into<ValuesMut<'y>>,
 ) {
     let (w, dy, mut dx) = (w.into(), dy.into(), dx.into());
-    let storage = alike(dy.storage(), &[dx.storage()]);
+    let storage = alike(dy.storage(), &[dx.storage(), x.map_or(dx.storage(), |x| x.storage())]);
     let plan = planned(shape);
     let [x_len, w_len, y_len] = plan.lengths;
     same("w", w.len(), w_len);
     same("dy", dy.len(), y_len);
+    same("x", x.map_or(x_len, |x| x.len()), x_len);
     same("dx", dx.len(), x_len);
     if x_len > 0 {
         let blocks = tiles(shape.channels, x_len / shape.channels);
-        let arguments = [weights(storage, w), dy.into(), (&mut dx).into(), plan.argument];
+        let x = x.map_or(nothing(storage), Into::into);
+        let arguments = [weights(storage, w), dy.into(), x, (&mut dx).into(), plan.argument];
         let [_, kernel, _] = kernels_of(storage, shape);
         queue.launch(&KernelLaunch::new(kernel, blocks, arguments).multiplies(plan.operations()));
     }

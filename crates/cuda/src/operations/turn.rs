@@ -6,6 +6,7 @@ use super::elementwise::code;
 use super::{Floats, Values, ValuesMut, alike, same, size};
 use crate::kernels;
 use crate::launch::{KernelLaunch, Queue};
+use crate::values::nothing;
 use dtrain_engine::device::{Activation, Write};
 use std::ops::RangeInclusive;
 
@@ -34,11 +35,13 @@ pub struct Turned<'a> {
     pub write: Write,
     /// What is applied in the end.
     pub activation: Activation,
+    /// What a ReLU gave, as the result lies, whose gradient that is: it is zero where these are not above zero.
+    pub x: Option<Values<'a>>,
 }
 
 impl Turned<'_> {
     /// Nothing: the bits stay.
-    pub const PLAIN: Self = Self { bias: None, write: Write::Set, activation: Activation::None };
+    pub const PLAIN: Self = Self { bias: None, write: Write::Set, activation: Activation::None, x: None };
 }
 
 impl MatrixBatch {
@@ -69,16 +72,18 @@ pub fn turn<'x, 'y>(
     if let Some(bias) = way.bias {
         same("bias", bias.len(), columns);
     }
+    same("x", way.x.map_or(len, |x| x.len()), len);
     if len == 0 {
         return;
     }
     let bits = matrices.rows_of_a_tile();
     let tiles = rows.div_ceil(1 << bits) * columns.div_ceil(1 << (TILE - bits));
-    let storage = alike(from.storage(), &[to.storage()]);
+    let storage = alike(from.storage(), &[to.storage(), way.x.map_or(to.storage(), |x| x.storage())]);
     let adds = way.write == Write::Add;
     let arguments = [
         from.into(),
         way.bias.into(),
+        way.x.map_or(nothing(storage), Into::into),
         (&mut to).into(),
         size(rows).into(),
         size(columns).into(),

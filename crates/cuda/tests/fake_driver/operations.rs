@@ -119,15 +119,22 @@ fn convolutions<R: Rig>(r: &R, to: &mut Results) {
     let (images, channels, outputs) = (2, 3, 4);
     let (size, kernel, stride, padding) = ([1, 8, 9], [1, 3, 3], [1, 1, 2], [0, 1, 1]);
     let flat = Conv3dShape { images, channels, size, outputs, kernel, stride, padding };
-    let names = ["conv", "conv_input_gradient", "conv_weight_gradient", "its bias"];
+    let names =
+        ["conv", "conv_input_gradient", "conv_weight_gradient", "its bias", "conv_input_gradient_of_relu"];
     convolution(r, &flat, names, to);
     let (size, kernel, stride, padding) = ([4, 5, 6], [2, 3, 3], [2, 1, 1], [1, 1, 0]);
     let deep = Conv3dShape { size, kernel, stride, padding, ..flat };
-    let names = ["conv of volumes", "gradient of volumes", "gradient of their weights", "and of their bias"];
+    let names = [
+        "conv of volumes",
+        "gradient of volumes",
+        "gradient of their weights",
+        "and of their bias",
+        "gradient of volumes that a ReLU gave",
+    ];
     convolution(r, &deep, names, to);
 }
 
-fn convolution<R: Rig>(r: &R, shape: &Conv3dShape, names: [&'static str; 4], to: &mut Results) {
+fn convolution<R: Rig>(r: &R, shape: &Conv3dShape, names: [&'static str; 5], to: &mut Results) {
     let d = r.device();
     let volume = |sides: [usize; 3]| sides.iter().product::<usize>();
     let (len, out) = (6 * volume(shape.size), 8 * volume(shape.output_size()));
@@ -147,7 +154,9 @@ fn convolution<R: Rig>(r: &R, shape: &Conv3dShape, names: [&'static str; 4], to:
     let (mut dw, mut db) = (r.empty(weights), r.empty(4));
     let bias = Some(r.w(&mut db));
     d.conv_weight_gradient(shape, r.r(&x), r.r(&dy), r.w(&mut dw), bias, r.w(&mut scratch));
-    to.extend(names.into_iter().zip([&y, &dx, &dw, &db].map(|made| r.get(made))));
+    let mut undone = r.empty(len);
+    d.conv_input_gradient_of_relu(shape, r.r(&w), r.r(&dy), r.r(&x), r.w(&mut undone), r.w(&mut scratch));
+    to.extend(names.into_iter().zip([&y, &dx, &dw, &db, &undone].map(|made| r.get(made))));
 }
 
 fn pooling<R: Rig>(r: &R, to: &mut Results) {

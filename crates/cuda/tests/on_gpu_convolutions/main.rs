@@ -36,6 +36,7 @@ const FEW: usize = 5;
 enum Kind {
     Forward(Activation),
     WithoutBias,
+    /// With what a ReLU does that gave what was convolved.
     Inputs,
     /// With the gradient of the bias, which stays dtrain's own.
     Weights,
@@ -152,7 +153,7 @@ impl Case {
                 let operands = Operands { x, w, bias: None };
                 device.conv(&self.shape, operands, Activation::None, halves(), scratch);
             }
-            Kind::Inputs => device.conv_input_gradient(&self.shape, w, dy, halves(), scratch),
+            Kind::Inputs => device.conv_input_gradient_of_relu(&self.shape, w, dy, x, halves(), scratch),
             Kind::Weights => {
                 let [_, at, _] = conv_lengths(&self.shape);
                 let (dw, db) = ValuesMut::from(floats(&self.room)).split(at);

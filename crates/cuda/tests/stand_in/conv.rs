@@ -128,11 +128,22 @@ fn input_gradient(q: &StandIn, shapes: &[Conv3dShape]) {
         let [x_len, w_len, y_len] = lengths(shape);
         let (w, dy) = (numbers(2, w_len), numbers(4, y_len));
         let (w_, dy_, dx) = (Buffer::of(q, "w", &w), Buffer::of(q, "dy", &dy), Buffer::empty(q, "dx", x_len));
-        operations::conv_input_gradient(q, shape, w_.read(), dy_.read(), dx.write());
+        operations::conv_input_gradient(q, shape, [w_.read(), dy_.read()], None, dx.write());
         let mut wanted = vec![0.0; x_len];
         let mut scratch = vec![0.0; cpu().conv_scratch(shape).expect("the CPU has them")];
         cpu().conv_input_gradient(shape, &w, &dy, &mut wanted, &mut scratch);
         same_but_zeros(&dx, &format!("dx of {shape:?}"), &wanted);
+        // What a ReLU does behind it has the bits of a pass of its own.
+        let (x, undone) = (Buffer::of(q, "x", &numbers(5, x_len)), Buffer::empty(q, "dx undone", x_len));
+        operations::conv_input_gradient(
+            q,
+            shape,
+            [w_.read(), dy_.read()],
+            Some(x.read().into()),
+            undone.write(),
+        );
+        operations::relu_gradient(q, x.read(), dx.write());
+        undone.has_bits(&format!("dx of {shape:?} behind a ReLU"), &dx.now());
     }
 }
 

@@ -83,7 +83,7 @@ pub fn rows_are_the_same_alone(q: &StandIn) {
         });
         alone(q, &format!("gradient of inputs of {size:?}"), 5, &numbers(5, 5 * out), |images, dy| {
             let (dy, dx) = (Buffer::of(q, "dy", dy), Buffer::empty(q, "dx", images * 189));
-            operations::conv_input_gradient(q, &conv(images), kernels.read(), dy.read(), dx.write());
+            operations::conv_input_gradient(q, &conv(images), [kernels.read(), dy.read()], None, dx.write());
             dx.now()
         });
         for half in [Half::Bf16, Half::F16] {
@@ -112,13 +112,8 @@ pub fn rows_are_the_same_alone(q: &StandIn) {
                 let (dy, dx) =
                     (Buffer::of(q, "dy", &rounded(dy)), Buffer::<u16>::empty(q, "dx", images * 189));
                 let to = ValuesMut::halves_of(dx.write(), half);
-                operations::conv_input_gradient(
-                    q,
-                    &conv(images),
-                    Values::halves_of(kernels.read(), half),
-                    Values::halves_of(dy.read(), half),
-                    to,
-                );
+                let read = [&kernels, &dy].map(|halves| Values::halves_of(halves.read(), half));
+                operations::conv_input_gradient(q, &conv(images), read, None, to);
                 wide(dx.now())
             });
         }

@@ -101,13 +101,19 @@ pub fn point_wise<K: Kind>(q: &StandIn, extent: Extent) {
                 Vec::new()
             });
         }
-        let all = Turned { bias: Some(bias.read()), write: Write::Add, activation: Activation::Relu };
+        let all =
+            Turned { bias: Some(bias.read()), write: Write::Add, activation: Activation::Relu, x: None };
         for way in [Turned::PLAIN, all] {
             both::<K, 1, 1>(q, "turn", [10 * len], [10 * len], |[x], [y]| {
                 operations::turn(q, MatrixBatch { count: 2, rows: len, columns: 5 }, x, way, y);
                 Vec::new()
             });
         }
+        both::<K, 2, 1>(q, "turn to a gradient", [10 * len; 2], [10 * len], |[d, x], [y]| {
+            let way = Turned { x: Some(x), ..Turned::PLAIN };
+            operations::turn(q, MatrixBatch { count: 2, rows: len, columns: 5 }, d, way, y);
+            Vec::new()
+        });
         let key = Key::new(Seed(7), Step(3), MicroBatch(1), Site(2));
         both::<K, 1, 1>(q, "dropout", [len], [len], |[x], [y]| {
             operations::dropout(q, key, 0.3, x, y);
@@ -574,10 +580,18 @@ fn input_gradient<K: Kind>(q: &StandIn, shapes: &[Conv3dShape]) {
         let (w, dy) = (halves::<K>(2, w_len, 1.0), halves::<K>(4, y_len, 1.0));
         let (w_, dy_) = (Buffer::of(q, "w", &w), Buffer::of(q, "dy", &dy));
         let dx = Buffer::<u16>::empty(q, "dx", x_len);
-        operations::conv_input_gradient(q, shape, of::<K>(&w_), of::<K>(&dy_), to::<K>(&dx));
+        let read = [of::<K>(&w_), of::<K>(&dy_)];
+        operations::conv_input_gradient(q, shape, read, None, to::<K>(&dx));
         let (mut wanted, mut scratch) = (vec![0.0; x_len], cpus_scratch(shape));
         cpu().conv_input_gradient(shape, &wide::<K>(&w), &wide::<K>(&dy), &mut wanted, &mut scratch);
         dx.is_within_half::<K>(&format!("dx of {shape:?}"), &as_f64s(&wanted), K::ROUNDING);
+        // What a ReLU does behind it has the bits of a pass of its own.
+        let x = halves::<K>(5, x_len, 1.0);
+        let x_ = Buffer::of(q, "x", &x);
+        let undone = Buffer::<u16>::empty(q, "dx undone", x_len);
+        operations::conv_input_gradient(q, shape, read, Some(of::<K>(&x_)), to::<K>(&undone));
+        operations::relu_gradient(q, of::<K>(&x_), to::<K>(&dx));
+        undone.has_bits(&format!("dx of {shape:?} behind a ReLU"), &dx.now());
     }
 }
 

@@ -44,22 +44,26 @@ pub fn turn_on_the_way(q: &StandIn, extent: Extent) {
     for &(count, rows, columns) in extent.of(1, &SHAPES) {
         let matrices = MatrixBatch { count, rows, columns };
         let (from, there) = (numbers(1, count * rows * columns), numbers(2, count * rows * columns));
-        let bias = numbers(3, columns);
+        let (bias, x) = (numbers(3, columns), numbers(4, count * rows * columns));
         let (from_, bias_) = (Buffer::of(q, "from", &from), Buffer::of(q, "bias", &bias));
-        for (has_bias, write, activation) in [
-            (true, Write::Set, Activation::None),
-            (true, Write::Set, Activation::Relu),
-            (false, Write::Set, Activation::Relu),
-            (false, Write::Add, Activation::None),
-            (true, Write::Add, Activation::Relu),
+        let x_ = Buffer::of(q, "x", &x);
+        for (has_bias, write, activation, has_x) in [
+            (true, Write::Set, Activation::None, false),
+            (true, Write::Set, Activation::Relu, false),
+            (false, Write::Set, Activation::Relu, false),
+            (false, Write::Add, Activation::None, false),
+            (true, Write::Add, Activation::Relu, false),
+            (false, Write::Set, Activation::None, true),
         ] {
             let to = Buffer::of(q, "to", &there);
-            let way = Turned { bias: has_bias.then(|| bias_.read()), write, activation };
+            let (bias_, x_) = (has_bias.then(|| bias_.read()), has_x.then(|| x_.read().into()));
+            let way = Turned { bias: bias_, write, activation, x: x_ };
             operations::turn(q, matrices, from_.read(), way, to.write());
             let all = wanted(matrices, &from).into_iter().enumerate().map(|(i, turned)| {
                 let sum = if has_bias { turned + bias[i / rows % columns] } else { turned };
                 let sum = if write == Write::Add { there[i] + sum } else { sum };
-                if activation == Activation::Relu && sum <= 0.0 { 0.0 } else { sum }
+                let sum = if activation == Activation::Relu && sum <= 0.0 { 0.0 } else { sum };
+                if has_x && x[i] <= 0.0 { 0.0 } else { sum }
             });
             to.has_bits("turn on the way", &all.collect::<Vec<_>>());
         }

@@ -6,7 +6,7 @@
 //!
 //! Where a stage ends in a ReLU and the next takes the greatest of its inputs, the chain does what the ReLU does to gradients to those of
 //! the greatest, before they are spread: the greatest is above zero where the one that it was is, and the others have none. The bits are
-//! the same, the pass over memory is a quarter and less.
+//! the same, the pass over memory is a quarter and less. Where the next is a convolution, that does it while it writes what it does it to.
 //!
 //! In a pass over several micro-batches a stage gets all rows at once where it [stacks](Stage::stacks); another one gets
 //! one micro-batch after the other (`apart.rs`).
@@ -237,12 +237,13 @@ impl<D: Device> Chain<D> {
         Ok(shape)
     }
 
-    /// Lets stages that take the greatest do what the ReLU in front of them does to gradients.
+    /// Lets stages do what the ReLU in front of them does to gradients, or does it for those that take the greatest.
     fn leave_relus(&mut self) {
         for i in 1..self.children.len() {
             let [before, child] = &mut self.children[i - 1..=i] else { unreachable!("two are two") };
             child.rectified = child.stage.takes_greatest() && before.stage.leave_relu();
-            before.passed = child.rectified && before.stage.needs().gradient == GradientUse::InPlace;
+            let is_left = child.rectified || child.stage.take_on_relu(before.stage.as_mut());
+            before.passed = is_left && before.stage.needs().gradient == GradientUse::InPlace;
         }
     }
 

@@ -16,6 +16,8 @@ pub struct Conv<const N: usize> {
     activation: Activation,
     /// What it does to gradients itself: what its activation does, or nothing where a stage behind it does that.
     undoes: Activation,
+    /// What it does to the gradient of its input: what the stage in front of it would do to it, or nothing.
+    undoes_in_front: Activation,
     /// How weights start, if not as PyTorch's layer has it.
     starts: Option<Init>,
     layout: ParamLayout,
@@ -47,8 +49,16 @@ impl<const N: usize> Conv<N> {
             stride: [1; 3],
             padding: [0; 3],
         };
-        let (activation, layout) = (Activation::None, ParamLayout::NOTHING);
-        Self { shape, has_bias: true, activation, undoes: activation, starts: None, layout }
+        let none = Activation::None;
+        Self {
+            shape,
+            has_bias: true,
+            activation: none,
+            undoes: none,
+            undoes_in_front: none,
+            starts: None,
+            layout: ParamLayout::NOTHING,
+        }
     }
 
     /// Puts this many zeros around the image.
@@ -156,6 +166,14 @@ impl<D: Device, const N: usize> Stage<D> for Conv<N> {
         Ok(Shape::values(input.rows(), &output))
     }
 
+    fn take_on_relu(&mut self, before: &mut dyn Stage<D>) -> bool {
+        let is_left = before.leave_relu();
+        if is_left {
+            self.undoes_in_front = Activation::Relu;
+        }
+        is_left
+    }
+
     fn leave_relu(&mut self) -> bool {
         self.undoes = Activation::None;
         self.activation == Activation::Relu
@@ -185,6 +203,9 @@ impl<D: Device, const N: usize> Stage<D> for Conv<N> {
         let Some(dx) = dx else { return };
         let w = D::part(params, 0..self.weights());
         let room = Self::room(pass, &shape, &mut scratch);
-        device.conv_input_gradient(&shape, w, dy, dx, room);
+        match self.undoes_in_front {
+            Activation::None => device.conv_input_gradient(&shape, w, dy, dx, room),
+            Activation::Relu => device.conv_input_gradient_of_relu(&shape, w, dy, x, dx, room),
+        }
     }
 }

@@ -119,11 +119,11 @@ impl Stage<Cpu> for HandsOn {
 }
 
 #[test]
-fn a_relu_that_a_pooling_undoes_has_the_bits_of_one_that_does_it_itself() {
+fn a_relu_that_the_stage_behind_it_undoes_has_the_bits_of_one_that_does_it_itself() {
     /// Puts nothing, or something, behind a ReLU.
     type Between<'a> = &'a dyn Fn(Chain<Cpu>) -> Chain<Cpu>;
     type Stages = (&'static str, fn(Between<'_>) -> Chain<Cpu>, &'static [usize]);
-    let cases: [Stages; 5] = [
+    let cases: [Stages; 9] = [
         ("of a convolution", |b| b(one(Conv2d::new(4, 3).relu())).then(MaxPool::new(2)), &[2, 9, 8]),
         (
             "apart, windows that overlap",
@@ -138,6 +138,28 @@ fn a_relu_that_a_pooling_undoes_has_the_bits_of_one_that_does_it_itself() {
                 let front = one(Conv1d::new(4, 3)).then(BatchNorm::new()).then(Relu);
                 let all = b(front).then(MaxPool1d::new(2)).then(Flatten).then(Linear::new(3));
                 one(Conv1d::new(3, 1)).then(all)
+            },
+            &[2, 12],
+        ),
+        (
+            "between convolutions",
+            |b| b(one(Conv2d::new(4, 3).relu())).then(Conv2d::new(3, 3).padding(1)),
+            &[2, 9, 8],
+        ),
+        (
+            "apart, between convolutions of volumes",
+            |b| {
+                let front = one(Conv3d::new(3, 2)).then(BatchNorm::new()).then(Relu);
+                b(front).then(Conv3d::new(2, 3).stride(2).padding(1))
+            },
+            &[2, 5, 5, 6],
+        ),
+        ("in front of a convolution and of all", |b| b(one(Relu)).then(Conv1d::new(3, 2)), &[3, 10]),
+        (
+            "of three in a row",
+            |b| {
+                let front = b(one(Conv1d::new(4, 3).relu())).then(Conv1d::new(3, 2).relu());
+                front.then(Conv1d::new(2, 2).relu()).then(Flatten).then(Linear::new(3))
             },
             &[2, 12],
         ),
