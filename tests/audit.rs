@@ -70,7 +70,7 @@ fn a_clean_run_is_clean_and_the_numbers_add_up() {
 
 #[test]
 fn every_line_that_is_deleted_doubled_or_moved_is_found() {
-    if !has_turn(4) {
+    if !has_turn(7) {
         return;
     }
     let folder = folder();
@@ -132,7 +132,7 @@ fn other(value: &Value) -> Value {
 
 #[test]
 fn every_field_of_every_kind_of_line_that_is_edited_is_found() {
-    if !has_turn(5) {
+    if !has_turn(20) {
         return;
     }
     let folder = folder();

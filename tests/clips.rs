@@ -236,7 +236,7 @@ fn films(ffmpeg: &Path, path: &Path) {
 
 #[test]
 fn videos_give_the_bits_of_their_frames_for_any_ranks_readers_and_kills_and_are_predicted() {
-    if !has_turn(6) {
+    if !has_turn(13) {
         return;
     }
     let Some(ffmpeg) = ffmpeg() else { return };

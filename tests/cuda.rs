@@ -52,7 +52,7 @@ fn every_world_on_one_gpu_and_on_two_has_the_same_bits() {
 
 #[test]
 fn convolutions_over_sequences_and_volumes_are_those_of_the_cpu_on_a_gpu_of_any_number_of_ranks() {
-    if !has_turn(0) {
+    if !has_turn(4) {
         return;
     }
     let Some(machine) = Host::new() else { return };
@@ -111,7 +111,7 @@ fn has_the_same_bits_in_every_world(
 
 #[test]
 fn halves_have_the_same_bits_in_every_world_and_others_than_f32() {
-    if !has_turn(6) {
+    if !has_turn(11) {
         return;
     }
     let Some(machine) = Host::new() else { return };
@@ -125,7 +125,7 @@ fn halves_have_the_same_bits_in_every_world_and_others_than_f32() {
 
 #[test]
 fn a_rank_in_halves_that_is_killed_costs_no_step_and_no_bit() {
-    if !has_turn(10) {
+    if !has_turn(22) {
         return;
     }
     let Some(machine) = Host::new() else { return };
@@ -163,7 +163,7 @@ fn halves_are_planned_for_gpus_and_refused_for_the_cpu_before_anything_is_writte
 /// Where the host hears of a step behind it, as where it waits for it.
 #[test]
 fn a_step_that_is_not_finite_ends_a_run_by_its_name_whatever_the_ranks_and_leaves_those_before_it() {
-    if !has_turn(6) {
+    if !has_turn(13) {
         return;
     }
     let Some(machine) = Host::new() else { return };
@@ -207,8 +207,8 @@ fn the_memory_that_a_rank_had_on_its_gpu_is_what_was_planned() {
         format!("{CNN} {several} backend=host precision=bf16 state=sharded shard=parameters"),
         format!("{CNN} {several} precision=bf16 state=sharded shard=parameters"),
     ];
-    // Each is a run of an epoch: a third has its turn at once.
-    let in_turn = all.iter().enumerate().filter(|(place, _)| has_turn([7, 2, 8][place % 3]));
+    // Each is a run of an epoch, and has a turn of its own.
+    let in_turn = all.iter().enumerate().filter(|(place, _)| has_turn(2 * place + 3));
     for (_, settings) in in_turn {
         let plan = finish(machine.equip(dtrain(machine.path(), &format!("plan --json {settings}"))));
         plan.succeeded();
@@ -225,7 +225,7 @@ fn the_memory_that_a_rank_had_on_its_gpu_is_what_was_planned() {
 
 #[test]
 fn residual_networks_train_on_a_gpu_and_what_it_has_no_operations_for_is_refused() {
-    if !has_turn(4) {
+    if !has_turn(9) {
         return;
     }
     let Some(machine) = Host::new() else { return };
@@ -252,7 +252,7 @@ fn residual_networks_train_on_a_gpu_and_what_it_has_no_operations_for_is_refused
 
 #[test]
 fn the_scale_of_a_loss_is_in_checkpoints_and_stays_behind_where_a_run_is_forked() {
-    if !has_turn(3) {
+    if !has_turn(11) {
         return;
     }
     let Some(machine) = Host::new() else { return };
@@ -275,7 +275,7 @@ fn the_scale_of_a_loss_is_in_checkpoints_and_stays_behind_where_a_run_is_forked(
 
 #[test]
 fn a_checkpoint_of_a_gpu_is_gone_on_with_on_a_gpu_to_the_bit_and_on_a_cpu_with_a_word() {
-    if !has_turn(5) {
+    if !has_turn(17) {
         return;
     }
     let Some(machine) = Host::new() else { return };
@@ -363,7 +363,7 @@ fn what_only_the_cpu_has_is_refused_for_a_gpu_and_the_rest_is_not() {
 /// `examples/own_network.rs`: a program of its own whose model is made for any device.
 #[test]
 fn a_model_of_ones_own_trains_on_gpus_and_on_data_that_dtrain_reads() {
-    if !has_turn(5) {
+    if !has_turn(23) {
         return;
     }
     let Some(machine) = Host::new() else { return };
@@ -423,7 +423,7 @@ const SHORT: usize = 2_500_000;
 
 #[test]
 fn a_micro_batch_without_room_is_made_smaller_where_that_was_asked_for() {
-    if !has_turn(7) {
+    if !has_turn(14) {
         return;
     }
     let Some(machine) = Host::new() else { return };
@@ -468,7 +468,7 @@ fn a_micro_batch_without_room_is_made_smaller_where_that_was_asked_for() {
 
 #[test]
 fn a_model_that_has_no_room_is_computed_in_less_and_then_told_what_has_room() {
-    if !has_turn(9) {
+    if !has_turn(3) {
         return;
     }
     let Some(machine) = Host::new() else { return };

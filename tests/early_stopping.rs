@@ -28,7 +28,7 @@ const RUN: &str = "data.kind=csv data.path=table.csv model.hidden=[64] optimizer
 
 #[test]
 fn a_run_stops_early_at_the_same_step_with_the_same_bits_for_any_number_of_ranks() {
-    if !has_turn(1) {
+    if !has_turn(9) {
         return;
     }
     let folder = folder();

@@ -101,7 +101,7 @@ fn ranks_that_are_killed_at_random_moments_cost_no_step_and_no_bit() {
 /// A model with so many parameters for so few samples that much of a step is the update, which ranks make together.
 #[test]
 fn ranks_that_are_killed_in_the_middle_of_an_update_cost_no_step_and_no_bit() {
-    if !has_turn(9) {
+    if !has_turn(17) {
         return;
     }
     let seed = seed();
@@ -114,7 +114,7 @@ fn ranks_that_are_killed_in_the_middle_of_an_update_cost_no_step_and_no_bit() {
 
 #[test]
 fn several_ranks_killed_at_once_up_to_all_but_one_cost_nothing_either() {
-    if !has_turn(11) {
+    if !has_turn(5) {
         return;
     }
     let seed = seed();
@@ -184,7 +184,7 @@ fn ranks_that_die_before_the_first_checkpoint_begin_again() {
 /// Stopped, named, ended, replaced; and woken at the worst moment it changes nothing.
 #[test]
 fn a_stopped_rank_is_named_and_replaced_and_waking_it_changes_nothing() {
-    if !has_turn(10) {
+    if !has_turn(15) {
         return;
     }
     let folder = folder();
@@ -216,7 +216,7 @@ fn a_stopped_rank_is_named_and_replaced_and_waking_it_changes_nothing() {
 /// Late deaths: between the last step and the end of the run, and in the middle of a validation.
 #[test]
 fn ranks_that_die_when_epochs_and_the_run_end_cost_neither_validation_nor_checkpoint() {
-    if !has_turn(7) {
+    if !has_turn(12) {
         return;
     }
     let folder = folder();
@@ -252,7 +252,7 @@ fn ranks_that_die_when_epochs_and_the_run_end_cost_neither_validation_nor_checkp
 
 #[test]
 fn a_rank_that_dies_too_often_stays_away_and_the_others_finish() {
-    if !has_turn(5) {
+    if !has_turn(18) {
         return;
     }
     let folder = folder();
@@ -327,7 +327,7 @@ fn spares_take_over_for_ranks_that_die() {
 /// A rank that is stopped three quarters of the time gets fewer micro-batches; the bits stay the same.
 #[test]
 fn a_slow_rank_gets_fewer_micro_batches_and_the_bits_stay_the_same() {
-    if !has_turn(3) {
+    if !has_turn(18) {
         return;
     }
     let folder = folder();

@@ -65,7 +65,7 @@ fn on_gpus(run: &Finished) -> bool {
 
 #[test]
 fn auto_takes_gpus_and_nccl_whose_test_has_passed_once_for_each_driver() {
-    if !has_turn(2) {
+    if !has_turn(23) {
         return;
     }
     let Some(machine) = Machine::new() else { return };
@@ -97,7 +97,7 @@ fn auto_takes_gpus_and_nccl_whose_test_has_passed_once_for_each_driver() {
 
 #[test]
 fn what_fails_its_test_is_left_alone_and_the_reason_is_told_and_kept() {
-    if !has_turn(2) {
+    if !has_turn(7) {
         return;
     }
     let Some(machine) = Machine::new() else { return };
@@ -168,7 +168,7 @@ fn a_cache_that_cannot_be_written_and_a_run_that_was_begun_on_a_cpu_are_told() {
 
 #[test]
 fn windows_that_gpus_have_no_room_for_go_through_the_host_where_that_was_left_to_dtrain() {
-    if !has_turn(11) {
+    if !has_turn(18) {
         return;
     }
     let Some(machine) = Machine::new() else { return };

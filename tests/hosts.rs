@@ -31,7 +31,7 @@ fn lose_a_rank(first: &mut Running, victim: u32, ranks: usize) {
 
 #[test]
 fn hosts_without_a_shared_folder_give_the_digest_of_one() {
-    if !has_turn(4) {
+    if !has_turn(15) {
         return;
     }
     for (model, steps, ranks) in [
@@ -76,7 +76,7 @@ fn hosts_whose_sums_travel_in_bf16_give_the_digest_of_one_rank_that_rounds_as_th
 
 #[test]
 fn what_hosts_send_while_they_compute_makes_the_digest_of_one_host() {
-    if !has_turn(7) {
+    if !has_turn(13) {
         return;
     }
     for (wire, ranks) in [("f32", [1, 1]), ("f32", [2, 2]), ("bf16", [1, 3])] {
@@ -147,7 +147,7 @@ const PATIENT: &str = "detect=10s";
 
 #[test]
 fn a_rank_killed_while_part_of_its_sum_is_on_its_way_costs_no_step_and_no_bit() {
-    if !has_turn(11) {
+    if !has_turn(2) {
         return;
     }
     let model = format!("{WIDE} {PATIENT} steps=600 threads=1 checkpoint.every=150~steps");
@@ -207,7 +207,7 @@ fn the_report_of_a_failed_run_has_the_last_lines_of_a_rank_of_another_host() {
 
 #[test]
 fn a_host_that_is_killed_comes_back_when_it_is_started_again() {
-    if !has_turn(10) {
+    if !has_turn(9) {
         return;
     }
     let model = format!("{MLP} steps=4000 threads=1 checkpoint.every=200~steps");
@@ -230,7 +230,7 @@ fn a_host_that_is_killed_comes_back_when_it_is_started_again() {
 
 #[test]
 fn a_host_that_is_asked_to_leave_goes_at_a_step_boundary_and_may_come_again() {
-    if !has_turn(10) {
+    if !has_turn(4) {
         return;
     }
     let model = format!("{MLP} {PATIENT} steps=3000 threads=1");
@@ -259,7 +259,7 @@ fn a_host_that_is_asked_to_leave_goes_at_a_step_boundary_and_may_come_again() {
 
 #[test]
 fn a_third_host_joins_a_run_that_is_under_way() {
-    if !has_turn(7) {
+    if !has_turn(12) {
         return;
     }
     let model = format!("{MLP} steps=2500 threads=1");
@@ -306,7 +306,7 @@ fn logged_steps(run: &Path) -> Vec<u64> {
 
 #[test]
 fn the_first_host_may_be_killed_and_started_again_and_no_step_is_lost_or_doubled() {
-    if !has_turn(8) {
+    if !has_turn(5) {
         return;
     }
     // Where there is a checkpoint, and before there is one; by --resume, and by the same words as at first.
@@ -348,7 +348,7 @@ fn the_first_host_may_be_killed_and_started_again_and_no_step_is_lost_or_doubled
 
 #[test]
 fn a_run_of_two_hosts_goes_on_from_its_checkpoint_when_it_is_started_again() {
-    if !has_turn(1) {
+    if !has_turn(15) {
         return;
     }
     let model = format!("{MLP} steps=900 threads=1 checkpoint.every=100~steps");
@@ -373,7 +373,7 @@ const IMPATIENT: &str = "detect=500ms master_timeout=2500ms";
 
 #[test]
 fn a_host_whose_supervisor_is_silent_ends_its_ranks_and_waits_as_long_as_it_was_told() {
-    if !has_turn(5) {
+    if !has_turn(6) {
         return;
     }
     let hosts = Hosts::on_loopback("2");
@@ -396,7 +396,7 @@ fn a_host_whose_supervisor_is_silent_ends_its_ranks_and_waits_as_long_as_it_was_
 
 #[test]
 fn a_host_that_was_forgotten_is_taken_back_when_the_supervisor_wakes() {
-    if !has_turn(3) {
+    if !has_turn(24) {
         return;
     }
     let model = format!("{MLP} steps=6000 threads=1 {IMPATIENT}");

@@ -8,7 +8,7 @@ use std::net::UdpSocket;
 
 #[test]
 fn whoever_lacks_the_token_is_refused_and_training_is_undisturbed() {
-    if !has_turn(7) {
+    if !has_turn(15) {
         return;
     }
     let model = format!("{MLP} steps=3000 threads=1");

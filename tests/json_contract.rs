@@ -390,7 +390,7 @@ fn a_quiet_run_says_nothing_to_people_and_a_plain_one_its_result_on_standard_out
 /// `dtrain train --json | head -1`.
 #[test]
 fn a_reader_that_closes_its_end_has_seen_enough_and_the_run_goes_on() {
-    if !has_turn(9) {
+    if !has_turn(5) {
         return;
     }
     let folder = folder();
@@ -438,7 +438,7 @@ fn a_reader_of_all_output_that_closes_its_end_does_not_stop_the_run_either() {
 
 #[test]
 fn the_benchmark_of_a_step_prints_one_object_with_its_keys() {
-    if !has_turn(4) {
+    if !has_turn(11) {
         return;
     }
     let folder = folder();

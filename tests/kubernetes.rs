@@ -17,7 +17,7 @@ const MANIFESTS: [&str; 3] = ["indexed-job.yaml", "jobset.yaml", "trainjob.yaml"
 
 #[test]
 fn the_manifests_fit_the_published_schemas_and_one_that_does_not_is_noticed() {
-    if !has_turn(3) {
+    if !has_turn(6) {
         return;
     }
     let python = std::env::var("DTRAIN_TEST_PYTHON").unwrap_or_else(|_| "python3".to_owned());
@@ -114,7 +114,7 @@ fn indexed(index: usize) -> Vec<(&'static str, String)> {
 #[test]
 fn pods_of_an_indexed_job_die_come_back_under_their_names_and_are_drained_and_the_digest_is_that_of_one_rank()
 {
-    if !has_turn(2) {
+    if !has_turn(9) {
         return;
     }
     let steps = 1_500;
@@ -187,7 +187,7 @@ fn pods_of_an_indexed_job_die_come_back_under_their_names_and_are_drained_and_th
 
 #[test]
 fn pods_of_a_jobset_and_of_a_trainjob_find_each_other_by_what_these_give_them() {
-    if !has_turn(3) {
+    if !has_turn(19) {
         return;
     }
     let steps = 60;

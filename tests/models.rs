@@ -40,7 +40,7 @@ const FAMILIES: [(&str, &str, f64); 5] = [
 
 #[test]
 fn each_family_learns_with_the_same_bits_on_any_ranks_and_after_a_kill() {
-    if !has_turn(9) {
+    if !has_turn(17) {
         return;
     }
     let folder = folder();
@@ -82,7 +82,7 @@ fn exported(path: &Path, run: &str) -> BTreeMap<String, Vec<u8>> {
 
 #[test]
 fn a_trained_model_begins_one_with_other_classes_whose_body_is_frozen() {
-    if !has_turn(0) {
+    if !has_turn(24) {
         return;
     }
     let folder = folder();

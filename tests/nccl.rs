@@ -82,7 +82,7 @@ fn a_library_for_gpus_is_refused_on_the_cpu() {
 
 #[test]
 fn between_hosts_it_needs_a_trusted_network_and_says_that_it_is_plain() {
-    if !has_turn(9) {
+    if !has_turn(13) {
         return;
     }
     let Some(machine) = machine() else { return };
@@ -110,7 +110,7 @@ fn variable_of(pid: u32, name: &str) -> Option<String> {
 
 #[test]
 fn the_log_tells_of_communicators_and_the_library_is_asked_for_its_words() {
-    if !has_turn(10) {
+    if !has_turn(23) {
         return;
     }
     let Some(machine) = machine() else { return };

@@ -33,7 +33,7 @@ fn is_undisturbed(machine: &Host, run: &Finished, digest: &str, steps: u64) {
 
 #[test]
 fn every_world_has_the_bits_of_gradients_that_go_through_the_host() {
-    if !has_turn(8) {
+    if !has_turn(19) {
         return;
     }
     let Some(machine) = machine() else { return };
@@ -59,7 +59,7 @@ fn every_world_has_the_bits_of_gradients_that_go_through_the_host() {
 
 #[test]
 fn a_ring_and_bf16_and_a_validation_work_too() {
-    if !has_turn(0) {
+    if !has_turn(18) {
         return;
     }
     let Some(machine) = machine() else { return };
@@ -83,7 +83,7 @@ fn a_ring_and_bf16_and_a_validation_work_too() {
 
 #[test]
 fn a_rank_killed_inside_an_all_reduce_costs_no_step_and_no_bit() {
-    if !has_turn(4) {
+    if !has_turn(23) {
         return;
     }
     let Some(machine) = machine() else { return };
@@ -106,7 +106,7 @@ fn a_rank_killed_inside_an_all_reduce_costs_no_step_and_no_bit() {
 
 #[test]
 fn two_kills_one_after_the_other_cost_no_step_either() {
-    if !has_turn(3) {
+    if !has_turn(16) {
         return;
     }
     let Some(machine) = machine() else { return };
@@ -132,7 +132,7 @@ fn two_kills_one_after_the_other_cost_no_step_either() {
 
 #[test]
 fn a_lost_rank_zero_makes_way_for_another_that_makes_the_next_id() {
-    if !has_turn(6) {
+    if !has_turn(7) {
         return;
     }
     let Some(machine) = machine() else { return };
@@ -150,7 +150,7 @@ fn a_lost_rank_zero_makes_way_for_another_that_makes_the_next_id() {
 
 #[test]
 fn a_rank_killed_while_parts_of_its_gradient_travel_costs_nothing_either() {
-    if !has_turn(2) {
+    if !has_turn(7) {
         return;
     }
     let Some(machine) = machine() else { return };
@@ -192,7 +192,7 @@ fn a_rank_killed_anywhere_and_a_resumed_run_have_the_same_bits() {
 
 #[test]
 fn a_rank_that_is_stopped_inside_an_all_reduce_is_replaced() {
-    if !has_turn(1) {
+    if !has_turn(24) {
         return;
     }
     let Some(machine) = machine() else { return };
@@ -213,7 +213,7 @@ fn a_rank_that_is_stopped_inside_an_all_reduce_is_replaced() {
 
 #[test]
 fn a_library_that_does_not_come_back_from_an_abort_ends_its_rank_and_not_the_run() {
-    if !has_turn(5) {
+    if !has_turn(21) {
         return;
     }
     let Some(machine) = machine() else { return };
@@ -239,7 +239,7 @@ fn a_library_that_does_not_come_back_from_an_abort_ends_its_rank_and_not_the_run
 
 #[test]
 fn several_ranks_on_one_gpu_are_refused_unless_the_library_was_told_to_take_them() {
-    if !has_turn(0) {
+    if !has_turn(20) {
         return;
     }
     let Some(machine) = machine() else { return };
@@ -255,7 +255,7 @@ fn several_ranks_on_one_gpu_are_refused_unless_the_library_was_told_to_take_them
 
 #[test]
 fn the_slots_are_part_of_what_a_model_needs_on_a_gpu() {
-    if !has_turn(1) {
+    if !has_turn(24) {
         return;
     }
     let Some(machine) = machine() else { return };

@@ -168,7 +168,7 @@ const MUON: &str = "optimizer.kind=muon model.hidden=[24,16] optimizer.lr=0.01 e
 
 #[test]
 fn muon_has_one_digest_for_any_number_of_ranks_and_after_kills_and_resumes() {
-    if !has_turn(11) {
+    if !has_turn(2) {
         return;
     }
     let folder = table();
@@ -192,7 +192,7 @@ fn muon_has_one_digest_for_any_number_of_ranks_and_after_kills_and_resumes() {
 
 #[test]
 fn muon_learns_the_digits_and_its_state_goes_on_in_a_fork() {
-    if !has_turn(1) {
+    if !has_turn(16) {
         return;
     }
     let folder = folder();

@@ -82,7 +82,7 @@ fn two_ranks_killed_at_once_are_both_reported() {
 
 #[test]
 fn after_a_rank_was_killed_the_run_goes_on_from_its_checkpoint_as_the_hint_says() {
-    if !has_turn(5) {
+    if !has_turn(22) {
         return;
     }
     let folder = folder();
@@ -216,7 +216,7 @@ fn a_signal_to_the_supervisor_stops_the_run_at_a_step_with_a_checkpoint() {
 /// A batch system warns all processes, and asks them to end soon after.
 #[test]
 fn a_warning_and_a_request_to_end_behind_it_stop_the_run_once() {
-    if !has_turn(6) {
+    if !has_turn(1) {
         return;
     }
     let folder = folder();
@@ -243,7 +243,7 @@ fn ctrl_c_reaches_the_whole_process_group_and_stops_the_run_once() {
 /// Some launchers signal every process that they know: it is the supervisor's to answer, not the ranks'.
 #[test]
 fn signals_to_the_ranks_themselves_change_nothing() {
-    if !has_turn(5) {
+    if !has_turn(20) {
         return;
     }
     let folder = folder();
@@ -325,7 +325,7 @@ fn limit(pid: u32, resource: Resource, bound: u64) {
 
 #[test]
 fn a_rank_that_runs_out_of_memory_is_named_with_its_last_words() {
-    if !has_turn(0) {
+    if !has_turn(14) {
         return;
     }
     let folder = folder();
@@ -345,7 +345,7 @@ fn a_rank_that_runs_out_of_memory_is_named_with_its_last_words() {
 /// A rank that dies while it writes its shard leaves no checkpoint, and the one before it stays.
 #[test]
 fn a_rank_that_dies_in_the_middle_of_a_checkpoint_costs_that_checkpoint_only() {
-    if !has_turn(7) {
+    if !has_turn(5) {
         return;
     }
     let folder = folder();

@@ -170,7 +170,7 @@ fn only_the_newest_steps_are_kept_where_fewer_are_asked_for() {
 
 #[test]
 fn a_killed_rank_loses_its_part_and_nothing_else() {
-    if !has_turn(10) {
+    if !has_turn(14) {
         return;
     }
     let folder = folder();

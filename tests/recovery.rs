@@ -69,7 +69,7 @@ fn nothing_is_left_over(run: &Path) {
 
 #[test]
 fn an_mlp_killed_at_random_moments_ends_with_the_bits_of_an_undisturbed_run() {
-    if !has_turn(6) {
+    if !has_turn(12) {
         return;
     }
     let worlds = [
@@ -84,7 +84,7 @@ fn an_mlp_killed_at_random_moments_ends_with_the_bits_of_an_undisturbed_run() {
 
 #[test]
 fn a_cnn_killed_at_random_moments_ends_with_the_bits_of_an_undisturbed_run() {
-    if !has_turn(1) {
+    if !has_turn(12) {
         return;
     }
     let worlds = ["ranks=2 threads=1", "ranks=5 threads=1", "ranks=1 workers=2"];
@@ -93,7 +93,7 @@ fn a_cnn_killed_at_random_moments_ends_with_the_bits_of_an_undisturbed_run() {
 
 #[test]
 fn a_gpt_killed_at_random_moments_ends_with_the_bits_of_an_undisturbed_run() {
-    if !has_turn(8) {
+    if !has_turn(24) {
         return;
     }
     let worlds = ["ranks=3 threads=1", "ranks=2", "ranks=8 threads=1"];
@@ -214,7 +214,7 @@ fn with_resume_auto_one_command_line_begins_goes_on_and_finds_the_run_complete()
 
 #[test]
 fn a_run_killed_before_its_first_checkpoint_starts_again_with_auto_and_is_refused_without() {
-    if !has_turn(8) {
+    if !has_turn(9) {
         return;
     }
     let folder = folder();
@@ -268,7 +268,7 @@ fn a_key_that_changes_the_bits_is_refused_and_named_with_the_way_out() {
 
 #[test]
 fn keys_that_leave_the_bits_alone_may_change_at_each_resume() {
-    if !has_turn(11) {
+    if !has_turn(12) {
         return;
     }
     let (folder, run, whole) = finished_run();

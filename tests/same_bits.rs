@@ -119,7 +119,7 @@ fn the_cnn_that_users_get_has_the_same_bits_on_every_world_size() {
 
 #[test]
 fn compute_threads_and_loader_workers_do_not_change_the_bits() {
-    if !has_turn(10) {
+    if !has_turn(13) {
         return;
     }
     let threads = [1, 2, 4].into_iter().flat_map(|threads| [1, 3].map(|ranks| (ranks, threads)));
@@ -218,7 +218,7 @@ fn a_cnn_killed_and_resumed_on_other_ranks_has_the_bits_of_an_undisturbed_run() 
 
 #[test]
 fn a_gpt_killed_and_resumed_on_other_ranks_has_the_bits_of_an_undisturbed_run() {
-    if !has_turn(11) {
+    if !has_turn(22) {
         return;
     }
     stopped_and_resumed(&format!("{GPT} steps=300"), 20, &Stop::Kill);
@@ -226,7 +226,7 @@ fn a_gpt_killed_and_resumed_on_other_ranks_has_the_bits_of_an_undisturbed_run() 
 
 #[test]
 fn an_mlp_terminated_and_resumed_on_other_ranks_has_the_bits_of_an_undisturbed_run() {
-    if !has_turn(5) {
+    if !has_turn(2) {
         return;
     }
     stopped_and_resumed(&format!("{MLP} steps=2000"), 100, &Stop::Terminate);
@@ -254,7 +254,7 @@ fn manifest(run: &Path) -> Value {
 
 #[test]
 fn a_ring_reaches_the_same_loss_and_says_that_its_bits_depend_on_the_world_size() {
-    if !has_turn(0) {
+    if !has_turn(7) {
         return;
     }
     for (name, model, length) in MODELS {
@@ -284,7 +284,7 @@ fn a_ring_reaches_the_same_loss_and_says_that_its_bits_depend_on_the_world_size(
 
 #[test]
 fn sums_rounded_to_bf16_have_the_same_bits_on_every_world_size_and_in_every_group() {
-    if !has_turn(9) {
+    if !has_turn(16) {
         return;
     }
     // Of the MLP more than an epoch, so that its short last step is among them. Micro-batches of so many rows are taken one by
@@ -315,7 +315,7 @@ fn sums_rounded_to_bf16_have_other_bits_than_those_that_are_not_and_manifests_sa
 
 #[test]
 fn a_ring_in_bf16_reaches_the_same_loss() {
-    if !has_turn(3) {
+    if !has_turn(7) {
         return;
     }
     let (folder, model) = (folder(), format!("{MLP} steps=60 threads=1 wire=bf16"));
@@ -336,7 +336,7 @@ fn a_ring_in_bf16_reaches_the_same_loss() {
 
 #[test]
 fn digits_are_learned_with_sums_in_bf16_as_well_as_in_f32() {
-    if !has_turn(1) {
+    if !has_turn(19) {
         return;
     }
     let folder = folder();

@@ -54,7 +54,7 @@ fn gradients_and_parameters_in_windows_have_the_bits_of_whole_ones_on_any_number
         (format!("{MLP} steps=2 global_batch=8 micro_batch=2"), &["ranks=2 redundancy=1", "ranks=4"]),
     ];
     for (number, (model, ways)) in models.into_iter().enumerate() {
-        if number > 0 && !has_turn(2 * number - 1) {
+        if number > 0 && !has_turn(4 * number - 1) {
             continue;
         }
         let whole = whole_digest(&model);
@@ -85,7 +85,7 @@ fn tensors(run: &Path) -> BTreeSet<(String, Vec<u8>)> {
 
 #[test]
 fn a_checkpoint_of_shards_is_that_of_a_whole_state_and_each_goes_on_as_the_other_on_any_world() {
-    if !has_turn(6) {
+    if !has_turn(2) {
         return;
     }
     let folder = folder();
@@ -137,28 +137,28 @@ fn a_run_in_shards_begins_with_the_parameters_of_a_file_as_any_other() {
 
 #[test]
 fn whichever_rank_is_killed_at_whatever_moment_no_step_is_lost_and_its_shards_have_two_holders_again() {
-    if has_turn(0) {
+    if has_turn(15) {
         kills_cost_nothing("");
     }
 }
 
 #[test]
 fn kills_while_windows_of_gradients_travel_cost_no_step_and_no_bit() {
-    if has_turn(3) {
+    if has_turn(22) {
         kills_cost_nothing(GRADIENTS);
     }
 }
 
 #[test]
 fn kills_while_windows_of_parameters_travel_cost_no_step_and_no_bit() {
-    if has_turn(11) {
+    if has_turn(7) {
         kills_cost_nothing(PARAMETERS);
     }
 }
 
 #[test]
 fn kills_after_which_mirrors_are_copied_when_the_ranks_are_back_cost_no_step_and_no_bit() {
-    if has_turn(8) {
+    if has_turn(19) {
         kills_cost_nothing("remirror=lazy");
     }
 }
@@ -192,7 +192,7 @@ fn kills_cost_nothing(how: &str) {
 
 #[test]
 fn a_rank_that_is_slow_is_named_whatever_is_in_shards() {
-    if !has_turn(9) {
+    if !has_turn(1) {
         return;
     }
     let folder = folder();
@@ -226,7 +226,7 @@ fn a_rank_that_is_slow_is_named_whatever_is_in_shards() {
 
 #[test]
 fn hosts_of_which_one_alone_sees_the_checkpoint_go_on_with_it_in_shards() {
-    if !has_turn(0) {
+    if !has_turn(16) {
         return;
     }
     for level in ["", GRADIENTS, PARAMETERS] {
@@ -244,7 +244,7 @@ fn hosts_of_which_one_alone_sees_the_checkpoint_go_on_with_it_in_shards() {
 
 #[test]
 fn hosts_of_which_one_is_lost_with_all_its_ranks_go_on_with_what_their_mirrors_hold() {
-    if !has_turn(7) {
+    if !has_turn(13) {
         return;
     }
     lost_hosts_cost_nothing("");
@@ -252,14 +252,14 @@ fn hosts_of_which_one_is_lost_with_all_its_ranks_go_on_with_what_their_mirrors_h
 
 #[test]
 fn a_lost_host_whose_ranks_held_windows_of_gradients_costs_nothing_either() {
-    if has_turn(2) {
+    if has_turn(0) {
         lost_hosts_cost_nothing(GRADIENTS);
     }
 }
 
 #[test]
 fn a_lost_host_whose_ranks_held_the_only_copies_but_one_of_parameters_costs_nothing_either() {
-    if has_turn(5) {
+    if has_turn(8) {
         lost_hosts_cost_nothing(PARAMETERS);
     }
 }
@@ -302,7 +302,7 @@ fn lost_hosts_cost_nothing(how: &str) {
 
 #[test]
 fn a_shard_whose_holders_are_all_lost_is_that_of_the_newest_checkpoint_and_the_report_says_why() {
-    if !has_turn(10) {
+    if !has_turn(15) {
         return;
     }
     let model = format!("{WIDE} steps=400 checkpoint.every=50~steps");

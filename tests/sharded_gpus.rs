@@ -14,7 +14,7 @@ const OVER: [&str; 2] = ["backend=host", "backend=nccl"];
 
 #[test]
 fn shards_on_gpus_have_the_bits_of_whole_states_on_any_ranks_whatever_carries_them() {
-    if !has_turn(1) {
+    if !has_turn(5) {
         return;
     }
     let Some(machine) = Host::new() else { return };
@@ -42,7 +42,7 @@ fn shards_on_gpus_have_the_bits_of_whole_states_on_any_ranks_whatever_carries_th
 
 #[test]
 fn gradients_and_parameters_that_travel_in_windows_have_the_bits_of_whole_ones_on_gpus() {
-    if !has_turn(6) {
+    if !has_turn(10) {
         return;
     }
     let Some(machine) = Host::new() else { return };
@@ -74,7 +74,7 @@ fn gradients_and_parameters_that_travel_in_windows_have_the_bits_of_whole_ones_o
 
 #[test]
 fn parameters_of_a_file_are_cut_into_windows_on_gpus_as_first_ones_are() {
-    if !has_turn(4) {
+    if !has_turn(17) {
         return;
     }
     let Some(machine) = Host::new() else { return };
@@ -95,7 +95,7 @@ fn parameters_of_a_file_are_cut_into_windows_on_gpus_as_first_ones_are() {
 
 #[test]
 fn a_text_in_shards_on_gpus_that_is_gone_on_with_whole_has_the_bits_of_an_undisturbed_run() {
-    if !has_turn(8) {
+    if !has_turn(20) {
         return;
     }
     let Some(machine) = Host::new() else { return };
@@ -115,7 +115,7 @@ fn a_text_in_shards_on_gpus_that_is_gone_on_with_whole_has_the_bits_of_an_undist
 
 #[test]
 fn a_rank_on_a_gpu_that_is_killed_leaves_its_shards_with_a_mirror() {
-    if !has_turn(4) {
+    if !has_turn(14) {
         return;
     }
     let Some(machine) = Host::new() else { return };
@@ -148,7 +148,7 @@ const WIDE: &str = "data.kind=digits model.kind=mlp model.hidden=[512,512,512] g
 
 #[test]
 fn whole_states_that_gpus_have_no_room_for_are_kept_in_shards_where_that_was_left_to_dtrain() {
-    if !has_turn(8) {
+    if !has_turn(24) {
         return;
     }
     let (Some(host), Some(workshop)) = (Host::new(), Workshop::open()) else { return };
@@ -193,7 +193,7 @@ fn whole_states_that_gpus_have_no_room_for_are_kept_in_shards_where_that_was_lef
 
 #[test]
 fn hosts_with_a_gpu_each_share_out_a_state_and_one_that_is_lost_takes_no_step_with_it() {
-    if !has_turn(3) {
+    if !has_turn(23) {
         return;
     }
     let Some(machine) = Host::new() else { return };
@@ -221,7 +221,7 @@ fn hosts_with_a_gpu_each_share_out_a_state_and_one_that_is_lost_takes_no_step_wi
 
 #[test]
 fn windows_that_travel_between_gpus_are_part_of_what_is_planned() {
-    if !has_turn(10) {
+    if !has_turn(12) {
         return;
     }
     let Some(machine) = Host::new() else { return };

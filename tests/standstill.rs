@@ -77,7 +77,7 @@ fn a_supervisor_that_stands_still_costs_no_rank_no_step_and_no_generation() {
 
 #[test]
 fn the_host_of_a_supervisor_that_stands_still_costs_the_other_hosts_nothing() {
-    if !has_turn(0) {
+    if !has_turn(11) {
         return;
     }
     let hosts = Hosts::on_loopback("2");
@@ -99,7 +99,7 @@ fn the_host_of_a_supervisor_that_stands_still_costs_the_other_hosts_nothing() {
 
 #[test]
 fn a_supervisor_that_stands_still_for_longer_than_everyone_waits_finds_its_ranks_gone_and_starts_others() {
-    if !has_turn(3) {
+    if !has_turn(4) {
         return;
     }
     let folder = folder();

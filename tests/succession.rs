@@ -91,7 +91,7 @@ fn successor_of(host: &Running) -> u32 {
 
 #[test]
 fn the_host_that_leads_may_be_lost_again_and_again_and_comes_back_as_one_of_the_others() {
-    if !has_turn(6) {
+    if !has_turn(16) {
         return;
     }
     let model = format!("{MLP} steps=12000 threads=1 checkpoint.every=1000~steps");
@@ -131,7 +131,7 @@ fn the_host_that_leads_may_be_lost_again_and_again_and_comes_back_as_one_of_the_
 
 #[test]
 fn a_supervisor_that_is_killed_alone_is_followed_elsewhere_and_nothing_of_it_stays() {
-    if !has_turn(7) {
+    if !has_turn(14) {
         return;
     }
     let model = format!("{MLP} steps=20000 threads=1 checkpoint.every=none");
@@ -157,7 +157,7 @@ fn a_supervisor_that_is_killed_alone_is_followed_elsewhere_and_nothing_of_it_sta
 
 #[test]
 fn a_supervisor_that_only_stands_still_is_not_followed() {
-    if !has_turn(2) {
+    if !has_turn(16) {
         return;
     }
     let model = format!("{MLP} steps=3000 threads=1 detect=500ms");
@@ -180,7 +180,7 @@ fn a_supervisor_that_only_stands_still_is_not_followed() {
 
 #[test]
 fn where_nobody_is_to_follow_the_hosts_wait_for_the_first() {
-    if !has_turn(9) {
+    if !has_turn(23) {
         return;
     }
     let model = format!("{MLP} steps=8000 threads=1 checkpoint.every=500~steps standby=off");
@@ -212,7 +212,7 @@ fn where_nobody_is_to_follow_the_hosts_wait_for_the_first() {
 /// Both sides live. Whoever has the folder's lock leads; the others wait for it, and come back.
 #[test]
 fn a_host_that_leads_and_is_cut_off_leads_on_and_nothing_is_doubled() {
-    if !has_turn(4) {
+    if !has_turn(18) {
         return;
     }
     let weather = Weather { delay: Duration::from_millis(1), one_in: u64::MAX, seed: 1 };

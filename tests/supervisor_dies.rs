@@ -20,7 +20,7 @@ fn logged_steps(run: &Path) -> Vec<u64> {
 
 #[test]
 fn a_supervisor_that_is_killed_costs_no_step_no_bit_and_no_rank() {
-    if !has_turn(1) {
+    if !has_turn(5) {
         return;
     }
     // With checkpoints, and without any; by --resume, and by the same words as at first.
@@ -60,7 +60,7 @@ fn a_supervisor_that_is_killed_costs_no_step_no_bit_and_no_rank() {
 
 #[test]
 fn a_rank_that_dies_while_there_is_no_supervisor_costs_no_step_either() {
-    if !has_turn(3) {
+    if !has_turn(18) {
         return;
     }
     let folder = folder();
@@ -118,7 +118,7 @@ fn whoever_asks_for_a_run_whose_supervisor_lives_is_refused_and_disturbs_nobody(
 
 #[test]
 fn what_holds_the_ranks_may_be_killed_too_and_the_newest_checkpoint_counts() {
-    if !has_turn(9) {
+    if !has_turn(21) {
         return;
     }
     let folder = folder();

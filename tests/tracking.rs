@@ -45,7 +45,7 @@ fn lines(run: &Path) -> Vec<Value> {
 
 #[test]
 fn a_tracker_that_hangs_costs_a_run_no_step_and_what_it_did_not_take_is_kept() {
-    if !has_turn(3) {
+    if !has_turn(2) {
         return;
     }
     let here = folder();

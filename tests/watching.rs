@@ -95,7 +95,7 @@ fn until<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
 #[test]
 fn a_real_prometheus_scrapes_a_run_that_loses_a_rank_and_answers_every_expression_of_the_board() {
     // A run that never waits costs seconds on all cores.
-    if !has_turn(7) {
+    if !has_turn(22) {
         return;
     }
     let Some([prometheus, promtool]) = prometheus() else {
@@ -158,7 +158,7 @@ fn a_real_prometheus_scrapes_a_run_that_loses_a_rank_and_answers_every_expressio
 
 #[test]
 fn scrapers_that_are_silent_slow_or_hostile_cost_a_run_nothing() {
-    if !has_turn(8) {
+    if !has_turn(21) {
         return;
     }
     let here = folder();

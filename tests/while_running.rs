@@ -56,7 +56,7 @@ fn fill(disk: &Path) -> PathBuf {
 
 #[test]
 fn a_disk_that_is_full_at_a_checkpoint_is_told_and_training_goes_on() {
-    if !has_turn(11) {
+    if !has_turn(10) {
         return;
     }
     if !may_mount() {
@@ -128,7 +128,7 @@ fn finished_run(folder: &Path) -> Finished {
 /// Every byte of a checkpoint counts: a flipped one is found, named, and the checkpoint before it is used.
 #[test]
 fn a_damaged_checkpoint_is_named_and_the_one_before_it_is_used() {
-    if !has_turn(4) {
+    if !has_turn(9) {
         return;
     }
     let folder = folder();
@@ -206,7 +206,7 @@ fn write_table(path: &Path, bad: &str) {
 /// A loss that is not finite, and a gradient that is not while its loss is: in one step and one micro-batch of a run.
 #[test]
 fn what_is_not_finite_is_named_by_step_and_micro_batch_and_nobody_commits_it() {
-    if !has_turn(8) {
+    if !has_turn(1) {
         return;
     }
     let folder = folder();
@@ -312,7 +312,7 @@ fn a_second_supervisor_in_the_folder_of_a_run_is_refused_and_changes_nothing() {
 /// The files of a run are its memory. Without them it still trains, and says that it can write no checkpoint.
 #[test]
 fn a_run_whose_folder_is_taken_away_says_so_and_trains_on() {
-    if !has_turn(0) {
+    if !has_turn(20) {
         return;
     }
     let folder = folder();

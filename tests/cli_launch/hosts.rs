@@ -201,7 +201,7 @@ fn a_used_up_budget_ends_all_hosts_with_the_first_cause_and_nothing_lives_on() {
 
 #[test]
 fn ranks_launchers_and_hosts_that_are_killed_are_waited_for_and_all_start_again() {
-    if !has_turn(4) {
+    if !has_turn(21) {
         return;
     }
     let network = match Network::build(3, Weather { delay: Duration::ZERO, one_in: u64::MAX, seed: 1 }) {
@@ -279,7 +279,7 @@ fn who_has_another_token_or_asks_for_something_else_is_refused_and_the_others_go
 
 #[test]
 fn a_host_that_never_comes_ends_the_run_in_time_and_is_named() {
-    if !has_turn(5) {
+    if !has_turn(4) {
         return;
     }
     let group = Group::on_loopback("--nodes 3 --max-restarts 1 --join-timeout 2", "touch started");

@@ -1,4 +1,4 @@
-//! Tests that take long take turns where somebody asks for it, as `.ci/run` does by the day: `DTRAIN_TEST_TURN=2/4` is the second quarter of them.
+//! Tests that take long take turns where somebody asks for it, as `.ci/run` does by the hour: `DTRAIN_TEST_TURN=2/4` is the second quarter of them.
 
 /// Whether it is the turn of a long test; where it is not, that is said. `number` spreads the tests over the turns.
 pub fn has_turn(number: usize) -> bool {

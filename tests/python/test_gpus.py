@@ -49,23 +49,23 @@ class OnGpus(unittest.TestCase):
     def test_a_state_on_gpus_has_the_bits_of_the_cpu_whatever_the_ranks_and_whatever_carries_the_gradients(self):
         on_cpu = self.train("cnn", "devices=cpu", "ranks=1").digest
         ways = [["devices=cuda:0,1", "ranks=3"]]
-        if has_turn(5):
+        if has_turn(7):
             ways += [["devices=cuda:0"], ["devices=cuda:0,1", "backend=nccl", "state=sharded"], ["devices=cuda:0,1", "offload=state"]]
-        if has_turn(11):
+        if has_turn(9):
             ways += [["devices=cuda:0,1", "backend=nccl"]]
             # Were it not the GPU that makes the updates, nobody would notice this.
             self.assertNotEqual(self.train("cnn", "devices=cuda:0", FAKE_CUDA_WRONG="adamw_f32").digest, on_cpu)
         for how in ways:
             self.assertEqual(self.train("cnn", *how).digest, on_cpu, how)
 
-    @in_turn(2)
+    @in_turn(11)
     def test_halves_averages_groups_tied_tables_and_optimizers_of_pytorch(self):
         works = (["gpt"], ["lstm"], ["mlp", "precision=f16"], ["foreign", "precision=f16"], ["recomputed", "precision=bf16"])
         for kind, *settings in works:
             one = self.train(kind, *settings, "devices=cpu", "ranks=1").digest
             self.assertEqual(self.train(kind, *settings, "devices=cuda:0,1").digest, one, (kind, settings))
 
-    @in_turn(3)
+    @in_turn(13)
     def test_a_rank_that_is_killed_costs_no_step_and_no_bit(self):
         whole = self.train("mlp", "epochs=6", "devices=cuda:0")
         for backend in ("host", "nccl"):
@@ -77,7 +77,7 @@ class OnGpus(unittest.TestCase):
             self.assertEqual((hurt.code, hurt.digest), (0, whole.digest), hurt.words)
             self.assertEqual([event["step"] for event in hurt.of("step")], list(range(1, 61)))
 
-    @in_turn(4)
+    @in_turn(15)
     def test_where_a_state_cannot_be_on_a_gpu_it_is_with_the_host_and_that_is_said(self):
         (bare := Path(self.place.name) / "bare").mkdir()
         (bare / "libcuda.so.1").symlink_to(DRIVER.resolve())
@@ -114,7 +114,7 @@ class OnGpus(unittest.TestCase):
         (cache / "kernels").symlink_to(kernels)
         self.environment["XDG_CACHE_HOME"] = str(cache.parent)
 
-    @in_turn(7)
+    @in_turn(17)
     def test_auto_is_the_gpus_whose_test_has_passed_with_the_bits_of_the_cpu(self):
         on_cpu = self.train("mlp", "devices=cpu", "ranks=1").digest
         self.told_by_nvml()
@@ -129,7 +129,7 @@ class OnGpus(unittest.TestCase):
         self.assertRegex(run.words, "auto: one GPU is here, and PyTorch [^ ]+ (finds none that it can use|is a build for CPUs)")
         self.assertEqual(run.digest, on_cpu)
 
-    @in_turn(5)
+    @in_turn(19)
     def test_auto_asks_for_no_test_where_nothing_of_dtrain_runs_there_and_heeds_one_that_has_failed(self):
         on_cpu = self.train("mlp", "devices=cpu", "ranks=1").digest
         self.told_by_nvml()
@@ -142,7 +142,7 @@ class OnGpus(unittest.TestCase):
         self.assertIn("auto: 2 GPUs are here, and PyTorch alone computes there: the state is in the host's memory", run.words)
         self.assertEqual(run.digest, on_cpu)
 
-    @in_turn(5)
+    @in_turn(21)
     def test_what_does_not_repeat_there_is_told_with_the_way_to_the_cores(self):
         script = Path(self.place.name) / "noise.py"
         script.write_text(NOISE)
@@ -198,7 +198,7 @@ class OnGpusOfAmd(unittest.TestCase):
         self.assertEqual(run.code, 0, run.words)
         return run
 
-    @in_turn(8)
+    @in_turn(23)
     def test_pytorch_trains_there_with_the_state_in_the_hosts_memory_and_that_is_said(self):
         on_cpu = self.train("devices=cpu", "ranks=1").digest
         for devices in ("auto", "cuda:1,0"):
@@ -210,7 +210,7 @@ class OnGpusOfAmd(unittest.TestCase):
         run = self.train("devices=all", HIP_VISIBLE_DEVICES="1")
         self.assertIn("1 rank on cuda:0", run.words)
 
-    @in_turn(6)
+    @in_turn(24)
     def test_what_they_lack_is_refused_in_a_sentence(self):
         refusals = [
             (["devices=all", "offload=none"], "dtrain's own kernels NVIDIA's"),

@@ -30,7 +30,7 @@ class Loops(InAFolder):
         super().setUp()
         (self.folder / "whole.py").write_text(SCRIPT.format(""))
 
-    @in_turn(6)
+    @in_turn(3)
     def test_a_loop_has_the_bits_of_the_function_also_after_a_kill(self):
         whole = self.good(Run(self.folder, [self.folder / "whole.py", "--json", "ranks=1", "epochs=200"]).end())
         run = self.loop(200, BACKWARD, "ranks=2")
@@ -39,7 +39,7 @@ class Loops(InAFolder):
         ended = self.good(run.end())
         self.assertEqual((ended.digest, ended.summary["lost_steps"]), (whole.digest, 0))
 
-    @in_turn(8)
+    @in_turn(5)
     def test_what_a_loop_forgets_is_said_once(self):
         for body, told in [("pass", "a micro-batch of the step had no step.backward()"), (f"{BACKWARD}; {BACKWARD}", "called once"), ("1 / 0", "ZeroDivisionError")]:
             with self.subTest(told):

@@ -144,7 +144,7 @@ if __name__ == "__main__":
 
 
 class ARunWithIt(InAFolder):
-    @in_turn(3)
+    @in_turn(1)
     def test_has_one_digest_whoever_dies_and_goes_on_from_a_checkpoint_with_other_ranks(self):
         script = self.folder / "own.py"
         script.write_text(SCRIPT)

@@ -43,20 +43,20 @@ class TheSameBits(InAFolder):
     def test_of_a_cnn_with_batch_norm_for_any_number_of_ranks(self):
         self.of_worlds("cnn", [1, 3])
 
-    @in_turn(1)
+    @in_turn(2)
     def test_of_an_lstm_for_any_number_of_ranks(self):
         self.of_worlds("lstm", [1, 2])
 
-    @in_turn(7)
+    @in_turn(14)
     def test_of_a_gpt_for_any_number_of_ranks_and_of_readers(self):
         digest = self.of_worlds("gpt", [1, 3])
         self.assertEqual(self.good(train(self.folder, "gpt", "ranks=2", "workers=2")).digest, digest)
 
-    @in_turn(2)
+    @in_turn(4)
     def test_of_a_model_that_computes_its_blocks_again(self):
         self.of_worlds("recomputed", [1, 2])
 
-    @in_turn(8)
+    @in_turn(16)
     def test_of_half_precision_whose_loss_is_scaled(self):
         runs = [self.good(train(self.folder, "gpt", f"ranks={ranks}", "precision=f16")) for ranks in (1, 2)]
         self.assertEqual(len({run.digest for run in runs}), 1)
@@ -82,7 +82,7 @@ class TheSameBits(InAFolder):
         self.assertEqual(audit.returncode, 0, audit.stderr)
         self.assertIn("120 whole epochs", audit.stdout)
 
-    @in_turn(3)
+    @in_turn(6)
     def test_of_a_state_in_shards_and_after_a_rank_was_killed(self):
         length = ["epochs=60", "checkpoint.every=none"]
         calm = self.good(train(self.folder, "mlp", "ranks=1", *length))
@@ -98,7 +98,7 @@ class TheSameBits(InAFolder):
         halves = [self.good(train(self.folder, "gpt", *how, "precision=f16")).digest for how in halves]
         self.assertEqual(halves[0], halves[1])
 
-    @in_turn(6)
+    @in_turn(12)
     def test_after_the_process_that_leads_was_killed_and_its_ranks_are_the_same(self):
         length = ["epochs=120", "checkpoint.every=none"]
         calm = self.good(train(self.folder, "mlp", "ranks=1", *length))
@@ -116,7 +116,7 @@ class TheSameBits(InAFolder):
         self.assertEqual(steps, list(range(1, 1201)), "each step once")
         wait_for(lambda: not any(map(is_alive, pids)), "no rank is left behind")
 
-    @in_turn(4)
+    @in_turn(8)
     def test_of_a_run_that_was_stopped_and_went_on_with_other_ranks(self):
         whole = self.good(train(self.folder, "mlp", "ranks=2", "epochs=20"))
         run = Run(self.folder, [PROGRAMS, "mlp", "--json", "ranks=2", "epochs=20", "name=part"])
@@ -128,7 +128,7 @@ class TheSameBits(InAFolder):
         rest = self.good(train(self.folder, "mlp", "--resume", "runs/part", "ranks=3"))
         self.assertEqual(rest.digest, whole.digest)
 
-    @in_turn(9)
+    @in_turn(18)
     def test_after_a_rank_hung_in_the_program_whose_stack_is_shown(self):
         lines = (
             "import pathlib, time\ndef loss(net, batch):\n    x, y = batch\n    flag = pathlib.Path('hang')\n"
@@ -147,7 +147,7 @@ class TheSameBits(InAFolder):
         self.assertEqual(len(ended.of("fault")), 1)
         self.assertRegex(ended.words, r'hangs.py", line \d+ in loss')
 
-    @in_turn(10)
+    @in_turn(20)
     def test_after_a_process_that_reads_was_killed(self):
         calm = self.good(train(self.folder, "gpt", "ranks=1", "epochs=12"))
         run = Run(self.folder, [PROGRAMS, "gpt", "--json", "ranks=2", "workers=2", "epochs=12"])
@@ -160,7 +160,7 @@ class TheSameBits(InAFolder):
         self.assertEqual((ended.digest, ended.summary["lost_steps"]), (calm.digest, 0))
         self.assertIn(f"(pid {reader}), which reads samples, ended with exit code -9", ended.words)
 
-    @in_turn(11)
+    @in_turn(22)
     def test_on_two_hosts(self):
         alone = self.good(train(self.folder, "cnn", "ranks=1", "epochs=6"))
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as free:
@@ -178,7 +178,7 @@ class TheSameBits(InAFolder):
 
 
 class TheResult(InAFolder):
-    @in_turn(5)
+    @in_turn(10)
     def test_is_loaded_by_pytorch_and_has_the_accuracy_that_was_told(self):
         for kind in ("cnn", "gpt"):
             ended = self.good(train(self.folder, kind, "ranks=2"))
