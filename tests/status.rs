@@ -1,6 +1,6 @@
 //! `dtrain status` and `dtrain runs`: how runs are, while they train, after they were killed, when they have ended, and over the network.
 
-use crate::harness::http::free_port;
+use crate::harness::hosts::free_port;
 use crate::harness::turn::has_turn;
 use crate::harness::{
     MLP, Running, Signal, dtrain, finish, folder, json, output, refused, said, signal, train,

@@ -1,6 +1,7 @@
 //! Trackers: a real server of MLflow that is down, comes up and gets everything; offline files that the real `wandb sync` uploads.
 
-use crate::harness::http::{free_port, http_body, query_part};
+use crate::harness::hosts::free_port;
+use crate::harness::http::{http_body, query_part};
 use crate::harness::turn::has_turn;
 use crate::harness::{
     Finished, MLP, Running, Signal, dtrain, finish, folder, output, refused, said, signal, signal_group,

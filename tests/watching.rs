@@ -1,6 +1,7 @@
 //! Who watches a run from outside: scrapers, a real Prometheus among them, with the board that is there for Grafana.
 
-use crate::harness::http::{free_port, http_body, http_get, query_part};
+use crate::harness::hosts::free_port;
+use crate::harness::http::{http_body, http_get, query_part};
 use crate::harness::turn::has_turn;
 use crate::harness::{MLP, Running, Signal, dtrain, finish, folder, output, refused, signal, train};
 use dtrain_telemetry::exposed_names;

@@ -1,7 +1,6 @@
 //! Several hosts on one machine: a folder each, so that only the first sees the run's; one token; ports of the loopback.
 
 use super::{Running, dtrain, folder, write_text};
-use std::net::UdpSocket;
 use std::path::PathBuf;
 use std::process::Command;
 
@@ -66,8 +65,7 @@ impl Hosts {
     }
 }
 
-/// A UDP port that was free a moment ago.
+/// A port that was free a moment ago, and that nobody is given who asks for any.
 pub fn free_port() -> u16 {
-    let socket = UdpSocket::bind(("127.0.0.1", 0)).expect("a port");
-    socket.local_addr().expect("it has one").port()
+    dtrain_transport::free_port(None).expect("a port")
 }

@@ -1,7 +1,7 @@
 //! A client of HTTP, as small as tests need it.
 
 use std::io::{Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::net::TcpStream;
 use std::time::Duration;
 
 /// What a server answers to a request; `None` where nobody does.
@@ -29,9 +29,4 @@ pub fn query_part(text: &str) -> String {
         false => format!("%{byte:02X}"),
     };
     text.bytes().map(byte).collect()
-}
-
-/// A port that nobody has now.
-pub fn free_port() -> u16 {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
 }

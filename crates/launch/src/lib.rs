@@ -30,7 +30,6 @@ mod life;
 mod link;
 mod message;
 mod output;
-mod port;
 mod rank;
 mod supervisor;
 mod tail;

@@ -9,8 +9,9 @@ use crate::life::{Ended, Neighbours, NoNeighbours, live};
 use crate::link::{Link, Meeting};
 use crate::message::{Down, End, Failure, How, Weight};
 use crate::watch::{Seen, Watch};
-use crate::{descendants, output, port, words};
+use crate::{descendants, output, words};
 use dtrain_protocol::ExitCause;
+use dtrain_transport::free_port;
 use rustix::process::{Pid, PidfdFlags, Signal, getpid, getppid, pidfd_open, set_child_subreaper, setsid};
 use std::io;
 use std::os::fd::OwnedFd;
@@ -91,7 +92,7 @@ impl Supervisor<'_> {
     }
 
     fn live(&mut self, attempt: u32, watch: &mut Watch) -> io::Result<Ended> {
-        let port = self.launch.master.port.map_or_else(|| port::free(self.last_port), Ok)?;
+        let port = self.launch.master.port.map_or_else(|| free_port(self.last_port), Ok)?;
         self.last_port = Some(port);
         let start = Start { attempt, port, run_id: self.launch.run_id.clone() };
         let folder = self.folder(attempt)?;

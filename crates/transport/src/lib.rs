@@ -6,9 +6,11 @@
 
 pub mod hierarchical;
 pub mod memory;
+mod port;
 pub mod quic;
 pub mod shm;
 
 pub use hierarchical::{HierarchicalBackend, HierarchicalError, HierarchicalSetup, Topology};
 pub use memory::{MemoryTransport, memory_mesh};
+pub use port::free_port;
 pub use shm::{ArenaFile, Mapping, ShmBackend, ShmError, ShmState};

@@ -1,20 +1,20 @@
-//! A port for the program's own rendezvous, fresh for each start, so that a dead group's port cannot disturb.
+//! A port that is told before anybody listens there: for a program's own rendezvous, or for one that takes another's place.
 //!
-//! It is looked for outside the range from which the kernel gives ports to outgoing connections: inside, a connection of
-//! rank 1 could get it before rank 0 listens. Nobody holds it until the program binds it.
+//! It is looked for outside the range from which the kernel gives ports to outgoing connections, and to whoever asks for any: inside,
+//! somebody else could get it meanwhile. Nobody holds it until it is bound.
 
 use std::io;
-use std::net::{Ipv6Addr, TcpListener};
+use std::net::{Ipv6Addr, TcpListener, UdpSocket};
 
 /// Ports below are for services that have a number of their own.
 const LOWEST: u16 = 10_000;
 /// Tries before the kernel is asked for any port.
 const TRIES: u32 = 64;
 
-/// A port on which nobody listens, other than `last`.
+/// A port on which nobody listens by TCP or UDP, other than `last`.
 ///
 /// *Errors*: of the system; the machine has no free port.
-pub fn free(last: Option<u16>) -> io::Result<u16> {
+pub fn free_port(last: Option<u16>) -> io::Result<u16> {
     let (low, high) = outside(ephemeral());
     let width = u64::from(high - low) + 1;
     for _ in 0..TRIES {
@@ -53,7 +53,7 @@ fn outside((low, high): (u16, u16)) -> (u16, u16) {
 }
 
 fn is_free(port: u16) -> bool {
-    listener(port).is_ok()
+    listener(port).is_ok() && socket(port).is_ok()
 }
 
 /// Listens on every address of both families, or on those of one where there is only one.
@@ -61,6 +61,14 @@ fn listener(port: u16) -> io::Result<TcpListener> {
     TcpListener::bind((Ipv6Addr::UNSPECIFIED, port)).or_else(|error| match error.kind() {
         io::ErrorKind::AddrInUse => Err(error),
         _ => TcpListener::bind(("0.0.0.0", port)),
+    })
+}
+
+/// The same by UDP.
+fn socket(port: u16) -> io::Result<UdpSocket> {
+    UdpSocket::bind((Ipv6Addr::UNSPECIFIED, port)).or_else(|error| match error.kind() {
+        io::ErrorKind::AddrInUse => Err(error),
+        _ => UdpSocket::bind(("0.0.0.0", port)),
     })
 }
 
@@ -72,12 +80,15 @@ mod tests {
     fn the_port_is_free_and_outside_the_range_of_outgoing_connections() {
         let mut last = None;
         for _ in 0..20 {
-            let port = free(last).unwrap();
+            let port = free_port(last).unwrap();
             let (low, high) = ephemeral();
             assert!(!(low..=high).contains(&port) || outside((low, high)).0 == LOWEST, "{port}");
             assert_ne!(Some(port), last);
             let taken = listener(port).unwrap();
             assert!(!is_free(port), "one that is taken is seen");
+            drop(taken);
+            let taken = socket(port).unwrap();
+            assert!(!is_free(port), "by UDP too");
             drop(taken);
             last = Some(port);
         }

@@ -4,6 +4,7 @@ use crate::links::loopback;
 use crate::meshes::{Case, Host, meshes, plan, run};
 use dtrain_collective::{CollectiveError, Reduce, Transport, Verdict};
 use dtrain_oracle::plain::{reference, reference_trailer};
+use dtrain_transport::free_port;
 use dtrain_transport::quic::{QuicMesh, Token, Tuning};
 use dtrain_types::{Rank, cut_evenly};
 use std::io::{BufRead, BufReader, Write};
@@ -24,8 +25,9 @@ fn tuning() -> Tuning {
 
 /// Joins generation 1 as index 1 and then only keeps its links alive.
 fn victim(token: &str) -> ! {
-    let host = Host::new(&token.parse().expect("a token"), tuning());
-    let own = host.port.local_addr();
+    // Not one that is given to whoever asks for any: another takes its place there.
+    let own = SocketAddr::from(([127, 0, 0, 1], free_port(None).expect("a port")));
+    let host = Host::at(own, &token.parse().expect("a token"), tuning());
     println!("\nADDRESS {own}");
     let mut line = String::new();
     std::io::stdin().read_line(&mut line).expect("the other's address");
