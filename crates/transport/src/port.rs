@@ -4,7 +4,7 @@
 //! somebody else could get it meanwhile. Nobody holds it until it is bound.
 
 use std::io;
-use std::net::{Ipv6Addr, TcpListener, UdpSocket};
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, UdpSocket};
 
 /// Ports below are for services that have a number of their own.
 const LOWEST: u16 = 10_000;
@@ -23,7 +23,7 @@ pub fn free_port(last: Option<u16>) -> io::Result<u16> {
             return Ok(port);
         }
     }
-    listener(0)?.local_addr().map(|address| address.port())
+    bound(0, TcpListener::bind)?.local_addr().map(|address| address.port())
 }
 
 /// A number from the system.
@@ -53,22 +53,14 @@ fn outside((low, high): (u16, u16)) -> (u16, u16) {
 }
 
 fn is_free(port: u16) -> bool {
-    listener(port).is_ok() && socket(port).is_ok()
+    bound(port, TcpListener::bind).is_ok() && bound(port, UdpSocket::bind).is_ok()
 }
 
-/// Listens on every address of both families, or on those of one where there is only one.
-fn listener(port: u16) -> io::Result<TcpListener> {
-    TcpListener::bind((Ipv6Addr::UNSPECIFIED, port)).or_else(|error| match error.kind() {
+/// Bound on every address of both families, or on those of one where there is only one.
+fn bound<T>(port: u16, bind: impl Fn(SocketAddr) -> io::Result<T>) -> io::Result<T> {
+    bind((Ipv6Addr::UNSPECIFIED, port).into()).or_else(|error| match error.kind() {
         io::ErrorKind::AddrInUse => Err(error),
-        _ => TcpListener::bind(("0.0.0.0", port)),
-    })
-}
-
-/// The same by UDP.
-fn socket(port: u16) -> io::Result<UdpSocket> {
-    UdpSocket::bind((Ipv6Addr::UNSPECIFIED, port)).or_else(|error| match error.kind() {
-        io::ErrorKind::AddrInUse => Err(error),
-        _ => UdpSocket::bind(("0.0.0.0", port)),
+        _ => bind((Ipv4Addr::UNSPECIFIED, port).into()),
     })
 }
 
@@ -84,10 +76,10 @@ mod tests {
             let (low, high) = ephemeral();
             assert!(!(low..=high).contains(&port) || outside((low, high)).0 == LOWEST, "{port}");
             assert_ne!(Some(port), last);
-            let taken = listener(port).unwrap();
+            let taken = bound(port, TcpListener::bind).unwrap();
             assert!(!is_free(port), "one that is taken is seen");
             drop(taken);
-            let taken = socket(port).unwrap();
+            let taken = bound(port, UdpSocket::bind).unwrap();
             assert!(!is_free(port), "by UDP too");
             drop(taken);
             last = Some(port);
