@@ -103,12 +103,12 @@ const STORED_BF16: &[Check] = &[
     stored::embedding::<Bf16>,
     stored::product_without_a_kernel::<Bf16>,
     stored::attention_without_a_kernel::<Bf16>,
-    stored::conv2d::<Bf16>,
-    stored::conv2d_input_gradient::<Bf16>,
-    stored::conv2d_weight_gradient::<Bf16>,
-    stored::conv3d::<Bf16>,
-    stored::conv3d_input_gradient::<Bf16>,
-    stored::conv3d_weight_gradient::<Bf16>,
+    conv_half::conv2d::<Bf16>,
+    conv_half::conv2d_input_gradient::<Bf16>,
+    conv_half::conv2d_weight_gradient::<Bf16>,
+    conv_half::conv3d::<Bf16>,
+    conv_half::conv3d_input_gradient::<Bf16>,
+    conv_half::conv3d_weight_gradient::<Bf16>,
 ];
 const ATTENTION_F16: &[Check] = &[
     attention_half::forward_32::<F16>,
@@ -139,12 +139,12 @@ const STORED_F16: &[Check] = &[
     stored::embedding::<F16>,
     stored::product_without_a_kernel::<F16>,
     stored::attention_without_a_kernel::<F16>,
-    stored::conv2d::<F16>,
-    stored::conv2d_input_gradient::<F16>,
-    stored::conv2d_weight_gradient::<F16>,
-    stored::conv3d::<F16>,
-    stored::conv3d_input_gradient::<F16>,
-    stored::conv3d_weight_gradient::<F16>,
+    conv_half::conv2d::<F16>,
+    conv_half::conv2d_input_gradient::<F16>,
+    conv_half::conv2d_weight_gradient::<F16>,
+    conv_half::conv3d::<F16>,
+    conv_half::conv3d_input_gradient::<F16>,
+    conv_half::conv3d_weight_gradient::<F16>,
 ];
 /// Tiles of 128 need large products, so these run once.
 const LARGE_PRODUCTS: &[Check] = &[

@@ -62,6 +62,7 @@ fn products_convolutions_and_the_rest_do_the_same_through_the_driver() {
 
 #[test]
 fn operations_over_halves_do_the_same_through_the_driver() {
+    use conv_half::*;
     use stored::*;
     hold(&[point_wise::<Bf16>, updates::<Bf16>, sums::<Bf16>, gradient_and_sums::<Bf16>]);
     hold(&[layer_norm::<Bf16>, batch_norm::<Bf16>, losses::<Bf16>, pooling::<Bf16>, embedding::<Bf16>]);

@@ -79,6 +79,7 @@ fn products_and_convolutions_hold() {
 
 #[test]
 fn operations_over_halves_hold() {
+    use conv_half::*;
     use stored::*;
     hold(&[point_wise::<Bf16>, updates::<Bf16>, sums::<Bf16>, gradient_and_sums::<Bf16>]);
     hold(&[layer_norm::<Bf16>, batch_norm::<Bf16>, losses::<Bf16>, pooling::<Bf16>, embedding::<Bf16>]);

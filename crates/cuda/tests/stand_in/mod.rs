@@ -8,6 +8,7 @@ pub mod attention;
 pub mod attention_half;
 pub mod build;
 pub mod conv;
+pub mod conv_half;
 pub mod device_trait;
 pub mod elementwise;
 pub mod embedding;
