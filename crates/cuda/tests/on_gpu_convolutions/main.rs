@@ -5,8 +5,11 @@
 
 #[path = "../on_gpu/machine.rs"]
 mod machine;
+mod parts;
 #[path = "../on_gpu/repeated.rs"]
 mod repeated;
+#[path = "../../../../tests/harness/turn.rs"]
+mod turn;
 
 use dtrain_cuda::driver::{Buffer, Gpu};
 use dtrain_cuda::libraries::choosing_convolutions::{candidates, choose};
