@@ -133,7 +133,7 @@ pub static KEYS: &[Key] = &[
     Key::new("ranks", Type::Either(&[AUTO, Type::Int(1, 4096)]), "auto", Free,
         "replicas; auto: one per GPU that devices comes to; on the CPU one per core, at most one per micro-batch"),
     Key::new("threads", Type::Either(&[AUTO, Type::Int(1, 1024)]), "auto", Free,
-        "compute threads of a rank; auto: cores / ranks, for a Python program 1 (its bits depend on it)"),
+        "compute threads of a rank, on a GPU those that bring it its batches (8 at most); auto: cores / ranks, for a Python program 1 (its bits depend on it)"),
     Key::new("isolation", Type::Choice(Isolation::NAMES), "process", Free,
         "a rank is a process of its own, or a thread of this one"),
     Key::new("global_batch", COUNT, "64", Bits, "samples in one optimizer step, over all ranks"),

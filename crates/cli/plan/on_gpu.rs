@@ -10,6 +10,7 @@ use dtrain_collective::{Assignment, Geometry};
 use dtrain_cuda::driver::Gpu;
 use dtrain_cuda::libraries::Libraries;
 use dtrain_cuda::{CudaDevice, rehearsed};
+use dtrain_engine::cpu::Pool;
 use dtrain_engine::{About, DeviceReplica, EngineError, MemoryTable, OwnMemory, Replica};
 use dtrain_nccl::staged_floats;
 use dtrain_runtime::{cuts, step_counts};
@@ -18,6 +19,9 @@ use std::sync::Arc;
 
 /// What is written down of a sum over NCCL: who sends what, and the order in which it is added. *Units*: floats.
 const WRITTEN: usize = 256;
+
+/// Threads that bring a GPU its batches: more of them wait for memory alone.
+const MOST_FEEDERS: u32 = 8;
 
 impl Plan {
     /// A replica with its first parameters on a GPU, and how its blocks are computed.
@@ -74,7 +78,10 @@ impl Plan {
         blocks: Blocks,
         (loss, libraries): (&dtrain_engine::Loss, &Libraries),
     ) -> Result<DeviceReplica<CudaDevice>, EngineError> {
-        let device = CudaDevice::new(gpu, self.config.precision)?.with_libraries(libraries)?;
+        let threads = Pool::new(self.config.world.threads.min(MOST_FEEDERS) as usize);
+        let threads = threads.map_err(|error| EngineError::Device(error.to_string()))?;
+        let device = CudaDevice::new(gpu, self.config.precision)?;
+        let device = device.with_libraries(libraries)?.with_threads(threads)?;
         let model = self.gpu_model_for(&device, rows, blocks, loss)?;
         let replica = DeviceReplica::new(device, model, self.optimizer(), self.config.seed)?;
         // Held while the replica takes what it needs, and free again for the slots, and for the shards that it is told to hold.

@@ -6,7 +6,8 @@
 //! ```
 //!
 //! A step is one pass forward and backward and one update by the replica that training uses, as in a run of one rank: the
-//! gradient stays on the GPU. Model, start and batch are PyTorch's (bench/peers/models.py). In bf16 and f16 operands are rounded on their
+//! gradient stays on the GPU, and the next batch comes from the host meanwhile. Model, start and batch are PyTorch's
+//! (bench/peers/models.py), whose batch lies on the GPU. In bf16 and f16 operands are rounded on their
 //! way to the tensor cores, all that is kept is f32; in f16 the loss is scaled. What dtrain cannot do yet it calls `skipped: not yet: WHY`,
 //! what there is no room for `lost WORK PRECISION dtrain no room: WHY`.
 //!
@@ -29,6 +30,7 @@ mod started;
 use asked::Asked;
 use dtrain_cuda::libraries::Libraries;
 use dtrain_cuda::{CudaDevice, Precision};
+use dtrain_engine::cpu::Pool;
 use dtrain_engine::models::GptOptions;
 use dtrain_engine::{EngineError, Replica};
 use libraries::chosen;
@@ -103,11 +105,17 @@ fn utilisation(started: &Started, asked: &Asked, rate: f64) -> Option<String> {
     Some(format!("model FLOP utilisation {share:.1} % of {:.0} TFLOP/s of {name}", peak / 1e12))
 }
 
+/// Those that bring the GPU its batches, as many as in `dtrain train` on this machine.
+fn feeders() -> Pool {
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    Pool::new(cores.min(8)).unwrap_or_else(|error| panic!("{error}"))
+}
+
 /// Prints the rate, and what else is asked for.
 fn measure(asked: &Asked, precision: Precision, machine: &Machine) -> Result<(), EngineError> {
     let gpu = machine.gpu(0);
     let libraries = if asked.library { chosen(asked, precision, &gpu)? } else { Libraries::default() };
-    let with = |device: CudaDevice| device.with_libraries(&libraries);
+    let with = |device: CudaDevice| device.with_libraries(&libraries)?.with_threads(feeders());
     let mut started = Started::new(asked, precision, || with(CudaDevice::new(&gpu, precision)?))?;
     if asked.turns > 0 {
         in_turns(&mut started, asked);

@@ -7,8 +7,8 @@ use dtrain_engine::models::gpt2;
 use dtrain_engine::models::peer::{PeerData, Work, gpt2_data, initialise};
 use dtrain_engine::stage::Shape;
 use dtrain_engine::{
-    BatchView, DeviceReplica, EngineError, Keeping, Kept, Loss, LossScaling, LrSchedule, Model, Optimizer,
-    Replica,
+    BatchView, DeviceReplica, EngineError, Keeping, Kept, Loss, LossScaling, LrSchedule, MicroBatchGroup,
+    Model, Optimizer, Replica,
 };
 use dtrain_types::{MicroBatch, Seed, Step};
 
@@ -97,7 +97,8 @@ impl Started {
     /// Step `number` on its one batch, as far as the GPU has been told of it. *Blocks* for the one before it, as a rank's loop does.
     pub fn step(&mut self, number: u64) {
         let Self { replica, data, told, .. } = self;
-        give(replica, number, &data.batch());
+        let batch = data.batch();
+        give(replica, number, &batch, Some(&batch));
         if number > *told + 1 {
             (*told, _) = loss(replica);
         }
@@ -117,11 +118,20 @@ impl Started {
     }
 }
 
-/// Gives the GPU step `number`.
-fn give(replica: &mut DeviceReplica<CudaDevice>, number: u64, batch: &BatchView<'_>) {
-    let step = Step(number);
-    let begun = replica.begin(step, MicroBatch(0), batch, Kept::alone(0));
+/// Gives the GPU step `number`, and the batch of the next one ahead if it is known.
+fn give(
+    replica: &mut DeviceReplica<CudaDevice>,
+    number: u64,
+    batch: &BatchView<'_>,
+    next: Option<&BatchView<'_>>,
+) {
+    let (step, micro_batch) = (Step(number), MicroBatch(0));
+    let begun = replica.begin(step, micro_batch, batch, Kept::alone(0));
     begun.unwrap_or_else(|error| panic!("{error}"));
+    if let Some(next) = next {
+        let group = MicroBatchGroup::of_one(step.next(), micro_batch);
+        replica.prefetch(&group, micro_batch, next).unwrap_or_else(|error| panic!("{error}"));
+    }
     let figures = replica.figures_later();
     replica.update_ahead(step, figures.samples).unwrap_or_else(|error| panic!("{error}"));
 }
@@ -136,6 +146,6 @@ fn loss(replica: &mut DeviceReplica<CudaDevice>) -> (u64, f64) {
 
 /// Makes step `number`; gives its mean loss.
 pub fn one_step(replica: &mut DeviceReplica<CudaDevice>, number: u64, batch: &BatchView<'_>) -> f64 {
-    give(replica, number, batch);
+    give(replica, number, batch, None);
     loss(replica).1
 }

@@ -7,6 +7,8 @@ use super::way::Way;
 use crate::driver::{DriverError, Event, Stream};
 use crate::memory::Element;
 use crate::values::Half;
+use dtrain_engine::cpu::Pool;
+use std::sync::Arc;
 
 /// The way beside a stream of work.
 #[derive(Debug)]
@@ -21,12 +23,12 @@ pub(super) struct Ahead {
 }
 
 impl Ahead {
-    /// Beside this stream, joined to what it was given so far. *Errors*: of the driver.
-    pub fn new(work: &Stream) -> Result<Self, DriverError> {
+    /// Beside this stream, joined to what it was given so far; lists come by these threads. *Errors*: of the driver.
+    pub fn new(work: &Stream, threads: &Arc<Pool>) -> Result<Self, DriverError> {
         let context = work.gpu().context();
         let (before, arrived) = (Event::new(context)?, Event::new(context)?);
         work.record(&before)?;
-        Ok(Self { way: Way::new(context)?, stream: Stream::new(work.gpu())?, before, arrived })
+        Ok(Self { way: Way::new(context, threads)?, stream: Stream::new(work.gpu())?, before, arrived })
     }
 
     /// Puts a list on its way. *Blocks* while more than two pieces are on theirs.

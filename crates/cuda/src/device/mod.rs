@@ -38,6 +38,7 @@ use crate::memory::{Element, Slice, SliceMut};
 use crate::operations::Precision;
 use ahead::Ahead;
 use asked::{Attentions, Convolutions};
+use dtrain_engine::cpu::Pool;
 use products::Products;
 use settlements::Settlements;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -63,6 +64,8 @@ pub struct CudaDevice {
     attentions: Attentions,
     stream: Arc<Stream>,
     precision: Precision,
+    /// Who brings lists to the GPU's memory, and from there.
+    threads: Arc<Pool>,
 }
 
 impl CudaDevice {
@@ -83,12 +86,30 @@ impl CudaDevice {
     }
 
     fn on(stream: Stream, precision: Precision) -> Result<Self, DriverError> {
-        let stream = Arc::new(stream);
-        let workspace = Mutex::new(Workspace::new(stream.gpu().context())?);
+        let (stream, threads) = (Arc::new(stream), Arc::<Pool>::default());
+        let workspace = Mutex::new(Workspace::new(stream.gpu().context(), &threads)?);
         let settlements = Mutex::new(Settlements::new(stream.gpu().context(), &stream)?);
         let (ahead, products) = (Mutex::default(), Products::default());
         let (convolutions, attentions) = (Convolutions::default(), Attentions::default());
-        Ok(Self { workspace, ahead, settlements, products, convolutions, attentions, stream, precision })
+        Ok(Self {
+            workspace,
+            ahead,
+            settlements,
+            products,
+            convolutions,
+            attentions,
+            stream,
+            precision,
+            threads,
+        })
+    }
+
+    /// The same, to whose memory these threads bring long lists, and from there: a large batch is copied, or rounded, by all of them
+    /// on its way. Otherwise the caller does it alone. *Errors*: of the driver.
+    pub fn with_threads(self, threads: Pool) -> Result<Self, DriverError> {
+        let threads = Arc::new(threads);
+        let workspace = Mutex::new(Workspace::new(self.gpu().context(), &threads)?);
+        Ok(Self { workspace, ahead: Mutex::default(), threads, ..self })
     }
 
     /// The same, whose products this library does where the pins say so.

@@ -45,7 +45,7 @@ impl CudaDevice {
         let mut ahead = self.ahead();
         let ahead = match &mut *ahead {
             Some(ahead) => ahead,
-            none => none.insert(Ahead::new(self.stream())?),
+            none => none.insert(Ahead::new(self.stream(), &self.threads)?),
         };
         Ok(send(ahead)?)
     }

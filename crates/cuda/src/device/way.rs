@@ -1,14 +1,17 @@
-//! The way of lists between host and device: two pieces of pinned memory, in turn.
+//! The way of lists between host and device: two pieces of pinned memory, in turn, which threads fill together.
 //!
 //! It does not know what the lists are, nor what else a stream is given.
 
 use crate::driver::{Context, DriverError, Event, Pinned, Stream};
 use crate::memory::Element;
 use crate::values::Half;
+use dtrain_engine::cpu::Pool;
 use std::sync::Arc;
 
 /// Bytes of a piece on the way between host and device.
 const PIECE: usize = 1 << 20;
+/// What one thread takes of it at a time. *Units*: bytes.
+const TASK: usize = 1 << 16;
 
 /// A piece on the way.
 #[derive(Debug)]
@@ -29,12 +32,13 @@ impl Piece {
     }
 
     /// *Blocks* until what it holds has come, and hands it on.
-    fn take_out<T: Element>(&self, to: &mut [T]) -> Result<(), DriverError> {
+    fn take_out<T: Element>(&self, threads: &Pool, to: &mut [T]) -> Result<(), DriverError> {
         self.free.wait()?;
         let bytes = size_of_val(to);
         // SAFETY: elements are plain numbers, for which all bits are a value.
         let plain = unsafe { std::slice::from_raw_parts_mut(to.as_mut_ptr().cast::<u8>(), bytes) };
-        plain.copy_from_slice(&self.bytes.read()[..bytes]);
+        let there = &self.bytes.read()[..bytes];
+        threads.fill(plain, TASK, |t, part| part.copy_from_slice(&there[t * TASK..][..part.len()]));
         Ok(())
     }
 }
@@ -50,11 +54,13 @@ impl Drop for Piece {
 #[derive(Debug)]
 pub(super) struct Way {
     pieces: [Piece; 2],
+    /// Who fills them, and empties them.
+    threads: Arc<Pool>,
 }
 
 impl Way {
-    pub fn new(context: &Arc<Context>) -> Result<Self, DriverError> {
-        Ok(Self { pieces: [Piece::new(context)?, Piece::new(context)?] })
+    pub fn new(context: &Arc<Context>, threads: &Arc<Pool>) -> Result<Self, DriverError> {
+        Ok(Self { pieces: [Piece::new(context)?, Piece::new(context)?], threads: threads.clone() })
     }
 
     /// Puts a list on its way to the device, behind everything that was given. The list may be changed afterwards.
@@ -66,7 +72,9 @@ impl Way {
             // SAFETY: elements are plain numbers without padding.
             let plain =
                 unsafe { std::slice::from_raw_parts(piece.as_ptr().cast::<u8>(), size_of_val(piece)) };
-            self.send(stream, plain.len(), at, |to| to.copy_from_slice(plain))?;
+            self.send(stream, plain.len(), at, |threads, to| {
+                threads.fill(to, TASK, |t, part| part.copy_from_slice(&plain[t * TASK..][..part.len()]));
+            })?;
             at += plain.len() as u64;
         }
         Ok(())
@@ -83,11 +91,12 @@ impl Way {
         let mut at = to;
         for piece in from.chunks(PIECE / size_of::<u16>()) {
             let bytes = piece.len() * size_of::<u16>();
-            self.send(stream, bytes, at, |to| {
+            self.send(stream, bytes, at, |threads, to| {
                 // SAFETY: any bits are halves; a piece begins on a multiple of many.
                 let (before, halves, after) = unsafe { to.align_to_mut::<u16>() };
                 assert!(before.is_empty() && after.is_empty(), "a piece is aligned");
-                half.round(piece, halves);
+                let each = TASK / size_of::<u16>();
+                threads.fill(halves, each, |t, part| half.round(&piece[t * each..][..part.len()], part));
             })?;
             at += bytes as u64;
         }
@@ -100,11 +109,11 @@ impl Way {
         stream: &Stream,
         bytes: usize,
         to: u64,
-        fill: impl FnOnce(&mut [u8]),
+        fill: impl FnOnce(&Pool, &mut [u8]),
     ) -> Result<(), DriverError> {
         let way = &mut self.pieces[0];
         way.be_free()?;
-        fill(&mut way.bytes.write()[..bytes]);
+        fill(&self.threads, &mut way.bytes.write()[..bytes]);
         // SAFETY: the device's memory was lent to this call; it is freed behind all work. The piece is our own, and is not
         // touched before its mark is reached.
         unsafe { stream.copy(way.bytes.address(), to, bytes)? };
@@ -131,11 +140,11 @@ impl Way {
             unsafe { stream.copy(at, way.bytes.address(), bytes)? };
             stream.record(&way.free)?;
             if let Some(piece) = before.replace(piece) {
-                other.take_out(piece)?;
+                other.take_out(&self.threads, piece)?;
             }
             self.pieces.swap(0, 1);
             at += bytes as u64;
         }
-        before.map_or(Ok(()), |piece| self.pieces[1].take_out(piece))
+        before.map_or(Ok(()), |piece| self.pieces[1].take_out(&self.threads, piece))
     }
 }

@@ -6,6 +6,7 @@ use super::way::Way;
 use crate::driver::{Buffer, Context, DriverError, Stream};
 use crate::memory::{Element, SliceMut};
 use crate::operations::{LOSS, LossTotals, StepLosses};
+use dtrain_engine::cpu::Pool;
 use dtrain_engine::device::LossSums;
 use std::sync::Arc;
 
@@ -78,12 +79,12 @@ impl ScratchParts {
 }
 
 impl Workspace {
-    pub fn new(context: &Arc<Context>) -> Result<Self, DriverError> {
+    pub fn new(context: &Arc<Context>, threads: &Arc<Pool>) -> Result<Self, DriverError> {
         Ok(Self {
             context: context.clone(),
             scratch: Buffer::new(context, 0)?,
             is_short: false,
-            way: Way::new(context)?,
+            way: Way::new(context, threads)?,
             totals: Buffer::new(context, LOSS)?,
             losses: 0,
             weights: None,

@@ -24,7 +24,8 @@ use crate::device::{ChannelNorm, Conv3dShape, NORM_BLOCK, Pool2d};
 use crate::host_device::HostDevice;
 
 pub use isa::{Isa, IsaError};
-use pool::{CHUNK, Cut, Pool};
+use pool::{CHUNK, Cut};
+pub use pool::{Pool, PoolError};
 use std::ops::Range;
 use std::sync::atomic::AtomicU64;
 
@@ -57,13 +58,8 @@ pub enum CpuError {
     #[error(transparent)]
     Isa(#[from] IsaError),
     /// The system gives no more threads.
-    #[error("cannot start {threads} compute threads: {cause}")]
-    Threads {
-        /// How many were wanted.
-        threads: usize,
-        /// What the system said.
-        cause: std::io::Error,
-    },
+    #[error(transparent)]
+    Threads(#[from] PoolError),
 }
 
 /// The CPU.
@@ -80,9 +76,7 @@ impl Cpu {
     /// *Errors*: an instruction set that this CPU lacks; too many threads.
     pub fn new(options: CpuOptions) -> Result<Self, CpuError> {
         let isa = options.isa.check()?;
-        let threads = options.threads.max(1);
-        let pool = Pool::new(threads).map_err(|cause| CpuError::Threads { threads, cause })?;
-        Ok(Self { isa, pool })
+        Ok(Self { isa, pool: Pool::new(options.threads)? })
     }
 
     /// The instruction set of its kernels.

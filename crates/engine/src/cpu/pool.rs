@@ -7,6 +7,7 @@
 //! This file does not know what the tasks compute.
 
 use std::cell::UnsafeCell;
+use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -69,19 +70,19 @@ impl Buffer {
 }
 
 /// An output that task `t` gets elements `t * each ..` of, at most `each`.
-pub(super) struct Cut<'a> {
-    data: *mut f32,
+pub(super) struct Cut<'a, T = f32> {
+    data: *mut T,
     len: usize,
     each: usize,
-    life: std::marker::PhantomData<&'a mut [f32]>,
+    life: std::marker::PhantomData<&'a mut [T]>,
 }
 
-// SAFETY: it stands for a `&mut [f32]`, which is Send; shared, it only hands out disjoint parts (see `Cut::part`).
-unsafe impl Sync for Cut<'_> {}
+// SAFETY: it stands for a `&mut [T]`, which is Send; shared, it only hands out disjoint parts (see `Cut::part`).
+unsafe impl<T: Send> Sync for Cut<'_, T> {}
 
-impl<'a> Cut<'a> {
+impl<'a, T> Cut<'a, T> {
     /// `data` in parts of `each` elements.
-    pub(super) fn new(data: &'a mut [f32], each: usize) -> Self {
+    pub(super) fn new(data: &'a mut [T], each: usize) -> Self {
         Self { data: data.as_mut_ptr(), len: data.len(), each, life: std::marker::PhantomData }
     }
 
@@ -92,7 +93,7 @@ impl<'a> Cut<'a> {
         clippy::mut_from_ref,
         reason = "it stands for a unique borrow, of which each task gets its own part"
     )]
-    unsafe fn part(&self, task: usize) -> &mut [f32] {
+    unsafe fn part(&self, task: usize) -> &mut [T] {
         let start = (task * self.each).min(self.len);
         let len = self.each.min(self.len - start);
         // SAFETY: inside the slice it was made of, and parts of different tasks do not overlap.
@@ -100,8 +101,20 @@ impl<'a> Cut<'a> {
     }
 }
 
+/// The system gives no more threads.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot start {threads} compute threads: {cause}")]
+pub struct PoolError {
+    /// How many were wanted.
+    pub threads: usize,
+    /// What the system said.
+    pub cause: std::io::Error,
+}
+
 /// The threads of a device.
-pub(super) struct Pool {
+///
+/// *Determinism*: what a task makes may depend on its number alone, so that it does not matter which thread has it.
+pub struct Pool {
     shared: Arc<Shared>,
     workers: Vec<JoinHandle<()>>,
     /// Who holds it may start a job and use the workspaces.
@@ -130,9 +143,21 @@ unsafe impl Sync for Shared {}
 unsafe impl Send for Shared {}
 
 impl Pool {
-    /// A pool of `threads` threads, of which the caller is one.
-    pub(super) fn new(threads: usize) -> std::io::Result<Self> {
-        let extra = threads.max(1) - 1;
+    /// A pool of `threads` threads, of which the caller is one; 0 counts as 1.
+    ///
+    /// *Errors*: [`PoolError`].
+    pub fn new(threads: usize) -> Result<Self, PoolError> {
+        let mut pool = Self::idle(threads.max(1) - 1);
+        for worker in 1..threads {
+            let shared = pool.shared.clone();
+            let thread = Builder::new().name(format!("kernel-{worker}")).spawn(move || shared.work(worker));
+            pool.workers.push(thread.map_err(|cause| PoolError { threads, cause })?);
+        }
+        Ok(pool)
+    }
+
+    /// Room for so many threads beside the caller's, of which none was started.
+    fn idle(extra: usize) -> Self {
         let shared = Arc::new(Shared {
             job: UnsafeCell::new(None),
             round: AtomicU64::new(0),
@@ -142,17 +167,12 @@ impl Pool {
             asleep: (0..extra).map(|_| AtomicBool::new(false)).collect(),
             spaces: (0..=extra).map(|_| UnsafeCell::new(Workspace::default())).collect(),
         });
-        let mut pool = Self { shared, workers: Vec::new(), caller: Mutex::new(()) };
-        for worker in 1..=extra {
-            let shared = pool.shared.clone();
-            let builder = Builder::new().name(format!("kernel-{worker}"));
-            pool.workers.push(builder.spawn(move || shared.work(worker))?);
-        }
-        Ok(pool)
+        Self { shared, workers: Vec::new(), caller: Mutex::new(()) }
     }
 
     /// How many threads run a job.
-    pub(super) fn threads(&self) -> usize {
+    #[must_use]
+    pub fn threads(&self) -> usize {
         self.workers.len() + 1
     }
 
@@ -165,27 +185,47 @@ impl Pool {
         outputs: [Cut<'_>; N],
         task: impl Fn(usize, [&mut [f32]; N], &mut Workspace) + Sync,
     ) {
-        let next = AtomicUsize::new(0);
-        let on_thread = |thread: usize| {
+        let _caller = self.caller.lock().unwrap_or_else(PoisonError::into_inner);
+        self.share(work, tasks, |thread, t| {
             // SAFETY: thread `thread` alone runs this with this index during a round, and the holder of `caller`
             // is thread 0.
             let workspace = unsafe { &mut *self.shared.spaces[thread].get() };
+            // SAFETY: every `t` comes once.
+            task(t, std::array::from_fn(|i| unsafe { outputs[i].part(t) }), workspace);
+        });
+        self.shared.level();
+    }
+
+    /// Fills memory: `fill(t, part)` gets elements `t * each ..`, at most `each`. *Blocks* until it is full, and while another thread
+    /// has the pool. Little memory is filled by the caller alone.
+    ///
+    /// *Panics* if `each` is 0, and if a task does.
+    pub fn fill<T: Send>(&self, memory: &mut [T], each: usize, fill: impl Fn(usize, &mut [T]) + Sync) {
+        let (bytes, tasks) = (size_of_val(memory), memory.len().div_ceil(each));
+        let memory = Cut::new(memory, each);
+        let _caller = self.caller.lock().unwrap_or_else(PoisonError::into_inner);
+        // A core copies a byte in the time in which it computes something of an element.
+        // SAFETY: every `t` comes once.
+        self.share(bytes, tasks, |_, t| fill(t, unsafe { memory.part(t) }));
+    }
+
+    /// Runs `task(thread, t)` once for each `t` in `0..tasks`, by the holder of `caller`.
+    fn share(&self, work: usize, tasks: usize, task: impl Fn(usize, usize) + Sync) {
+        let next = AtomicUsize::new(0);
+        let on_thread = |thread: usize| {
             loop {
                 let t = next.fetch_add(1, Ordering::Relaxed);
                 if t >= tasks {
                     break;
                 }
-                // SAFETY: the counter gives every `t` once.
-                task(t, std::array::from_fn(|i| unsafe { outputs[i].part(t) }), workspace);
+                task(thread, t);
             }
         };
-        let _caller = self.caller.lock().unwrap_or_else(PoisonError::into_inner);
         if tasks <= 1 || work < FORK || self.workers.is_empty() {
             on_thread(0);
         } else {
             self.fork(&on_thread);
         }
-        self.shared.level();
     }
 
     /// Runs `job` on every thread and waits for all, also when one panics.
@@ -272,6 +312,19 @@ impl Shared {
     }
 }
 
+impl Default for Pool {
+    /// The caller's thread alone.
+    fn default() -> Self {
+        Self::idle(0)
+    }
+}
+
+impl fmt::Debug for Pool {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Pool").field("threads", &self.threads()).finish_non_exhaustive()
+    }
+}
+
 impl Drop for Pool {
     fn drop(&mut self) {
         self.shared.stop.store(true, Ordering::Relaxed);
@@ -315,6 +368,16 @@ mod tests {
             part.fill(len);
         });
         assert_eq!(out, [3.0, 3.0, 3.0, 3.0, 3.0, 3.0, 1.0]);
+    }
+
+    #[test]
+    fn memory_is_filled_part_by_part() {
+        for (threads, len) in [(1, 10), (3, 10), (3, FORK + 5), (4, 0)] {
+            let mut bytes = vec![0u8; len];
+            Pool::new(threads).unwrap().fill(&mut bytes, 4, |t, part| part.fill(t as u8));
+            let wanted: Vec<u8> = (0..len).map(|i| (i / 4) as u8).collect();
+            assert!(bytes == wanted, "{len} bytes on {threads} threads");
+        }
     }
 
     #[test]
