@@ -131,7 +131,7 @@ shards() {
     done
 }
 scrapes() { bench/scrapes.py $dtrain --pairs "$(pick 10 2)" --seconds "$(pick 3 1)"; }
-kernels() { cargo bench -p dtrain-engine && cargo bench -p dtrain-transport; }
+kernels() { cargo bench -p dtrain-engine && cargo bench -p dtrain-transport && cargo bench -p dtrain-cuda; }
 
 for name in ${only//,/ }; do
     case " $parts " in *" $name "*) ;; *) echo "error: there is no part $name" >&2; echo "hint: bench/all.sh --list" >&2; exit 2 ;; esac
