@@ -20,7 +20,7 @@ use std::sync::Arc;
 /// What is written down of a sum over NCCL: who sends what, and the order in which it is added. *Units*: floats.
 const WRITTEN: usize = 256;
 
-/// Threads that bring a GPU its batches: more of them wait for memory alone.
+/// Threads that bring a GPU its batches, at most: one rounds some 15 GB of f32 a second to bf16, and a link carries 50 of bf16.
 const MOST_FEEDERS: u32 = 8;
 
 impl Plan {

@@ -62,7 +62,7 @@ struct Batch {
 }
 
 impl Batch {
-    /// What a device makes of some of the images, in as much memory as all of them take.
+    /// The bits of what a device makes of some of the images, two halves a word.
     fn result(&self, device: &CudaDevice, images: Range<usize>) -> Vec<u32> {
         let shape = Conv3dShape { images: images.len(), ..layer(self.pass) };
         let [x_len, w_len, y_len] = conv_lengths(&shape);
