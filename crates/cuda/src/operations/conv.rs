@@ -11,8 +11,11 @@ use crate::launch::{Argument, KernelLaunch, Queue};
 use crate::values::nothing;
 use dtrain_engine::device::{Activation, Conv3dShape, ConvShape, Operands};
 
-/// Cells that one range of a weight gradient has at least, and the most ranges.
-const SPLIT: (usize, usize) = (2048, 64);
+/// Cells that one range of a weight gradient has at least.
+const RANGE: usize = 512;
+/// Blocks that a weight gradient is cut for: some for each place that the largest GPU has for one. The sums of all ranges are then at
+/// most so many tiles.
+const BLOCKS: usize = 2048;
 
 /// Forward, the gradient of the input, that of the weights. What is one element deep is an image.
 fn kernels_of(storage: Storage, shape: &Conv3dShape) -> [&'static Kernel; 3] {
@@ -97,6 +100,7 @@ fn planned(shape: &Conv3dShape) -> Plan {
     }
     let terms = shape.channels * volume(shape.kernel);
     let cells = shape.images * volume(shape.output_size());
+    let ranges = BLOCKS / tiles(shape.outputs, terms).max(1);
     let elements = shape.images * volume(shape.size);
     // Kernels count columns of a product in 32 bits.
     size(cells.max(elements));
@@ -104,7 +108,7 @@ fn planned(shape: &Conv3dShape) -> Plan {
         lengths: [elements * shape.channels, shape.outputs * terms, cells * shape.outputs],
         terms,
         cells,
-        splits: cells.div_ceil(SPLIT.0).clamp(1, SPLIT.1),
+        splits: ranges.min(cells.div_ceil(RANGE)).max(1),
         argument: match shape.flat() {
             Some(flat) => Argument::Conv2d(fields(&flat)),
             None => Argument::Conv3d(fields(shape)),
@@ -233,4 +237,44 @@ pub fn conv_bias_gradient<'x>(
         return super::fill(queue, db, 0.0);
     }
     plane_sums(queue, planes, dy, db, scratch);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// An image of channels, its weights' kernels of 3 x 3.
+    fn shape(images: usize, channels: usize, side: usize, outputs: usize) -> Conv3dShape {
+        Conv3dShape {
+            images,
+            channels,
+            size: [1, side, side],
+            outputs,
+            kernel: [1, 3, 3],
+            stride: [1; 3],
+            padding: [0, 1, 1],
+        }
+    }
+
+    #[test]
+    fn a_weight_gradient_is_cut_until_it_fills_a_gpu_or_its_ranges_are_short() {
+        for (shape, splits) in [
+            // One tile: as many ranges as there are places for blocks, or fewer that are long enough.
+            (shape(4096, 1, 28, 32), 2048),
+            (shape(128, 1, 28, 32), 196),
+            (shape(1, 1, 5, 3), 1),
+            // 5 tiles, 576 and 2304.
+            (shape(4096, 32, 26, 64), 409),
+            (shape(4096, 512, 7, 512), 3),
+            (shape(4096, 1024, 7, 1024), 1),
+        ] {
+            let plan = planned(&shape);
+            assert_eq!(plan.splits, splits, "{shape:?}");
+            // Each range has a cell at least, and the sums of all no more room than the blocks have.
+            assert!(
+                plan.cells >= splits && (splits == 1 || splits * plan.lengths[1] <= BLOCKS * TILE * TILE)
+            );
+        }
+        assert_eq!(planned(&shape(0, 1, 28, 32)).splits, 1);
+    }
 }

@@ -109,7 +109,8 @@ pub fn weight_gradient(shape: &Conv3dShape, x: &[f32], dy: &[f32]) -> Vec<f32> {
     let out = shape.output_size();
     let (area, window) = (volume(out), volume(shape.kernel));
     let cells = shape.images * area;
-    let splits = cells.div_ceil(2048).clamp(1, 64);
+    let tiles = shape.outputs.div_ceil(64) * (shape.channels * window).div_ceil(64);
+    let splits = (2048 / tiles).min(cells.div_ceil(512)).max(1);
     let each = cells.div_ceil(splits).next_multiple_of(16);
     // Where element `index` of a box is.
     let place = |[_, rows, columns]: [usize; 3], index: usize| {
