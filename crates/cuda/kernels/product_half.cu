@@ -1,6 +1,7 @@
 // product_bf16_nt_S, _nn_S, _tn_S: C[m, n] = act(A[m, k] B[k, n] + bias[n]), or C += A B, of bf16 on tensor cores; C is
 // bf16 or f32, the bias f32. n is an operand whose rows are contiguous, t one whose columns are:
-//   nt: y = x w', a linear layer.   nn: dx = dy w.   tn: dw = dy' x.
+//   nt: y = x w', a linear layer.   nn: dx = dy w.   tn: dw = dy' x, whose K is cut into `splits` equal ranges (a multiple
+//   of 32 terms each), a matrix of sums for each, one behind the other; `sum_parts` adds them.
 // product_f16_nt_S, ...: the same of f16.
 // linear_bf16_gelu_S, linear_f16_gelu_S: z[m, n] = x[m, k] w[n, k]' + bias[n], and y = gelu(z), by way of tanh or not;
 // all but the bias are halves, row by row. `plus`, where it is not null, lies as C does and is added to the activation.
@@ -8,10 +9,10 @@
 // A block has a tile of S x S results, S = 64 or 128, each of its four warps a quarter of it. 32 of K are in shared memory
 // at once, the next 32 on their way. Operands whose rows (or columns) do not begin at 16 bytes are fetched one by one.
 //
-// Order: each result is one f32 sum over K in steps of 16 from the first, beyond the end zeros; then C, then the bias, then
-// the activation, then `plus`, then it is rounded. GELU is that of a z that was rounded. The tile does not matter to the
-// bits, nor whether GELU is a pass of its own. Within 16 terms the hardware's order.
-// Launch: ceil(m / S) x ceil(n / S) blocks of 128 threads. Does not know layers, nor f32 operands.
+// Order: each result is one f32 sum over its K in steps of 16 from the first, beyond the end zeros; then C, then the bias,
+// then the activation, then `plus`, then it is rounded. GELU is that of a z that was rounded. The tile does not matter to
+// the bits, nor whether GELU is a pass of its own. Within 16 terms the hardware's order.
+// Launch: ceil(m / S) x ceil(n / S) blocks of 128 threads, of tn times `splits`. Does not know layers, nor f32 operands.
 
 const u32 DEPTH = 32;
 
@@ -100,27 +101,35 @@ struct GeluResult {
     }
 };
 
+// What a block has: a tile, and which of K.
+struct Share {
+    u32 tile, from, end;
+
+    __device__ static Share all(const Shape& shape) { return {blockIdx.x, 0, shape.k}; }
+};
+
 template <u32 S, bool A_ALONG_K, bool B_ALONG_K, class To>
-__device__ inline void multiply(const Shape& shape, const u16* a, const u16* b, const To& to, u16* room) {
+__device__ inline void multiply(
+    const Shape& shape, const Share& share, const u16* a, const u16* b, const To& to, u16* room) {
     typedef Tile<S, A_ALONG_K> Left;
     typedef Tile<S, B_ALONG_K> Right;
     const u32 EACH = Left::SIZE + Right::SIZE, SIDE = S / 2;
     u32 across = parts_of(shape.n, S), warp = threadIdx.x / 32;
-    u32 row = blockIdx.x / across * S, column = blockIdx.x % across * S;
+    u32 row = share.tile / across * S, column = share.tile % across * S;
     u32 down = warp / 2 * SIDE, right = warp % 2 * SIDE;
     bool a_aligned = (shape.aligned & 1) != 0, b_aligned = (shape.aligned & 2) != 0;
     float sum[SIDE / 16][SIDE / 8][4];
 #pragma unroll
     for (u32 i = 0; i < SIDE / 16 * SIDE / 2; i++) sum[i / (SIDE / 2)][i / 4 % (SIDE / 8)][i % 4] = 0.0f;
-    Left::take(room, a, shape.a_pitch, row, shape.m, 0, shape.k, a_aligned);
-    Right::take(room + Left::SIZE, b, shape.b_pitch, column, shape.n, 0, shape.k, b_aligned);
+    Left::take(room, a, shape.a_pitch, row, shape.m, share.from, share.end, a_aligned);
+    Right::take(room + Left::SIZE, b, shape.b_pitch, column, shape.n, share.from, share.end, b_aligned);
     end_of_copies();
     u32 stage = 0;
-    for (u32 start = 0; start < shape.k; start += DEPTH, stage ^= 1) {
-        if (start + DEPTH < shape.k) {
+    for (u32 start = share.from; start < share.end; start += DEPTH, stage ^= 1) {
+        if (start + DEPTH < share.end) {
             u16* next = room + (stage ^ 1) * EACH;
-            Left::take(next, a, shape.a_pitch, row, shape.m, start + DEPTH, shape.k, a_aligned);
-            Right::take(next + Left::SIZE, b, shape.b_pitch, column, shape.n, start + DEPTH, shape.k, b_aligned);
+            Left::take(next, a, shape.a_pitch, row, shape.m, start + DEPTH, share.end, a_aligned);
+            Right::take(next + Left::SIZE, b, shape.b_pitch, column, shape.n, start + DEPTH, share.end, b_aligned);
         }
         end_of_copies();
         copies_are_done<1>();
@@ -169,27 +178,31 @@ __device__ inline void multiply(const Shape& shape, const u16* a, const u16* b, 
         u64 a_pitch, u64 b_pitch, u64 c_pitch, u32 adds, u32 activation, u32 aligned) {                                  \
         alignas(16) __shared__ u16 room[2 * (Tile<W, true>::SIZE + Tile<W, true>::SIZE)];                                \
         Shape shape = {m, n, k, a_pitch, b_pitch, c_pitch, adds, activation, aligned};                                   \
-        multiply<W, true, true>(shape, a, b, Result{bias, plus, c32, c16}, room);                                        \
+        multiply<W, true, true>(shape, Share::all(shape), a, b, Result{bias, plus, c32, c16}, room);                    \
     }                                                                                                                    \
     extern "C" __global__ void __launch_bounds__(128) NAME(product_, _nn_##W)(                                           \
         const u16* a, const u16* b, const float* bias, const u16* plus, float* c32, u16* c16, u32 m, u32 n, u32 k,       \
         u64 a_pitch, u64 b_pitch, u64 c_pitch, u32 adds, u32 activation, u32 aligned) {                                  \
         alignas(16) __shared__ u16 room[2 * (Tile<W, true>::SIZE + Tile<W, false>::SIZE)];                               \
         Shape shape = {m, n, k, a_pitch, b_pitch, c_pitch, adds, activation, aligned};                                   \
-        multiply<W, true, false>(shape, a, b, Result{bias, plus, c32, c16}, room);                                       \
+        multiply<W, true, false>(shape, Share::all(shape), a, b, Result{bias, plus, c32, c16}, room);                   \
     }                                                                                                                    \
     extern "C" __global__ void __launch_bounds__(128) NAME(product_, _tn_##W)(                                           \
         const u16* a, const u16* b, const float* bias, const u16* plus, float* c32, u16* c16, u32 m, u32 n, u32 k,       \
-        u64 a_pitch, u64 b_pitch, u64 c_pitch, u32 adds, u32 activation, u32 aligned) {                                  \
+        u64 a_pitch, u64 b_pitch, u64 c_pitch, u32 adds, u32 activation, u32 aligned, u32 splits) {                      \
         alignas(16) __shared__ u16 room[2 * (Tile<W, false>::SIZE + Tile<W, false>::SIZE)];                              \
         Shape shape = {m, n, k, a_pitch, b_pitch, c_pitch, adds, activation, aligned};                                   \
-        multiply<W, false, false>(shape, a, b, Result{bias, plus, c32, c16}, room);                                      \
+        u32 tiles = parts_of(m, W) * parts_of(n, W), split = blockIdx.x / tiles;                                         \
+        u32 each = parts_of(parts_of(k, splits), DEPTH) * DEPTH, from = least(k, split * each);                          \
+        Share share = {blockIdx.x % tiles, from, least(k, from + each)};                                                 \
+        if (c32) c32 += split * (u64)m * c_pitch;                                                                        \
+        multiply<W, false, false>(shape, share, a, b, Result{bias, plus, c32, c16}, room);                               \
     }                                                                                                                    \
     extern "C" __global__ void __launch_bounds__(128) NAME(linear_, _gelu_##W)(                                          \
         const u16* x, const u16* w, const float* bias, u16* z, u16* y, u32 m, u32 n, u32 k, u32 by_tanh, u32 aligned) {  \
         alignas(16) __shared__ u16 room[2 * (Tile<W, true>::SIZE + Tile<W, true>::SIZE)];                                \
         Shape shape = {m, n, k, k, k, n, 0, 0, aligned};                                                                 \
-        multiply<W, true, true>(shape, x, w, GeluResult{bias, z, y, by_tanh}, room);                                     \
+        multiply<W, true, true>(shape, Share::all(shape), x, w, GeluResult{bias, z, y, by_tanh}, room);                 \
     }
 
 PRODUCT(64)

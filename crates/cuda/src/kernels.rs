@@ -419,20 +419,20 @@ kernels! {
     PRODUCT_BF16_CU "product_half.cu" ["math.cuh", "bf16.cuh", "tensor.cuh"] {
         PRODUCT_BF16_NT_64 "product_bf16_nt_64" 128 "hhfhFHuuullluuu"
         PRODUCT_BF16_NN_64 "product_bf16_nn_64" 128 "hhfhFHuuullluuu"
-        PRODUCT_BF16_TN_64 "product_bf16_tn_64" 128 "hhfhFHuuullluuu"
+        PRODUCT_BF16_TN_64 "product_bf16_tn_64" 128 "hhfhFHuuullluuuu"
         PRODUCT_BF16_NT_128 "product_bf16_nt_128" 128 "hhfhFHuuullluuu"
         PRODUCT_BF16_NN_128 "product_bf16_nn_128" 128 "hhfhFHuuullluuu"
-        PRODUCT_BF16_TN_128 "product_bf16_tn_128" 128 "hhfhFHuuullluuu"
+        PRODUCT_BF16_TN_128 "product_bf16_tn_128" 128 "hhfhFHuuullluuuu"
         LINEAR_BF16_GELU_64 "linear_bf16_gelu_64" 128 "hhfHHuuuuu"
         LINEAR_BF16_GELU_128 "linear_bf16_gelu_128" 128 "hhfHHuuuuu"
     }
     PRODUCT_F16_CU "product_half.cu" ["math.cuh", "f16.cuh", "tensor.cuh"] {
         PRODUCT_F16_NT_64 "product_f16_nt_64" 128 "hhfhFHuuullluuu"
         PRODUCT_F16_NN_64 "product_f16_nn_64" 128 "hhfhFHuuullluuu"
-        PRODUCT_F16_TN_64 "product_f16_tn_64" 128 "hhfhFHuuullluuu"
+        PRODUCT_F16_TN_64 "product_f16_tn_64" 128 "hhfhFHuuullluuuu"
         PRODUCT_F16_NT_128 "product_f16_nt_128" 128 "hhfhFHuuullluuu"
         PRODUCT_F16_NN_128 "product_f16_nn_128" 128 "hhfhFHuuullluuu"
-        PRODUCT_F16_TN_128 "product_f16_tn_128" 128 "hhfhFHuuullluuu"
+        PRODUCT_F16_TN_128 "product_f16_tn_128" 128 "hhfhFHuuullluuuu"
         LINEAR_F16_GELU_64 "linear_f16_gelu_64" 128 "hhfHHuuuuu"
         LINEAR_F16_GELU_128 "linear_f16_gelu_128" 128 "hhfHHuuuuu"
     }

@@ -278,6 +278,8 @@ static CHANGES: &[Change] = &[
         "room + (k + lane % 16) * pitch",
         product_half::tn::<Bf16>,
     ),
+    (&PRODUCT_BF16_TN_64, "split * (u64)m * c_pitch", "split * (u64)m", product_half::ranges::<Bf16>),
+    (&PRODUCT_BF16_TN_64, "least(k, split * each)", "0", product_half::ranges::<Bf16>),
     (
         &PRODUCT_BF16_NT_128,
         "stage * EACH, *rights",

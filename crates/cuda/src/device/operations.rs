@@ -178,12 +178,16 @@ impl Device for CudaDevice {
             return kernels::product(self.stream(), shape, a.floats(), b.floats(), c.floats());
         };
         let (a, b) = (halves("a", a), halves("b", b));
-        let c = match c.storage() {
+        let stored = c.storage();
+        let c = match stored {
             Storage::F32 => HalfResult::F32(c.floats()),
             Storage::Half(_) => HalfResult::Half(c.halves().expect("it is stored so")),
         };
         if kernels::product_half_is_there(shape) {
-            return kernels::product_half(self.stream(), half, shape, a, b, c);
+            let scratch = kernels::product_half_scratch(shape, stored);
+            return self.summing(scratch, |scratch| {
+                kernels::product_half(self.stream(), half, shape, [a, b], c, scratch);
+            });
         }
         self.exactly(kernels::product_exact_scratch(shape), |parts| {
             kernels::product_exact(self.stream(), half, shape, [a, b], c, parts);

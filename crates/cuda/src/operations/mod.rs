@@ -46,7 +46,9 @@ pub use norms::{
 pub use pooling::{avg_pool, avg_pool_gradient, max_pool, max_pool_gradient};
 pub(crate) use product::{hold, product_of_linear};
 pub use product::{linear, linear_gelu, product};
-pub use product_half::{HalfResult, linear_gelu_half, linear_half, product_half, product_half_is_there};
+pub use product_half::{
+    HalfResult, linear_gelu_half, linear_half, product_half, product_half_is_there, product_half_scratch,
+};
 pub use settle::{FOUND, LOSS, NUMBERS, Rule, Scalar, StepLosses, settle, weigh};
 pub use sums::{
     all_finite, all_finite_scratch, column_sums, column_sums_scratch, curve_gradient_and_sums, square_parts,

@@ -3,14 +3,18 @@
 //! This file does not know libraries of products, nor who asks for halves.
 
 use super::elementwise::code;
-use super::product::{by_tanh, hold, linear_lengths, product_of_linear};
-use super::{Floats, FloatsMut, Half, Halves, HalvesMut, pitch_of, same, size};
+use super::product::{by_tanh, hold, inside, linear_lengths, product_of_linear};
+use super::sums::{Parts, sum_parts};
+use super::{Floats, FloatsMut, Half, Halves, HalvesMut, Storage, pitch_of, room, same, size};
 use crate::kernels::{self, Kernel};
 use crate::launch::{Argument, KernelLaunch, Queue};
 use dtrain_engine::device::{Activation, Gelu, LinearShape, Operands, Product, Strides, Write};
 
 /// The kernels of a tile: rows by columns (`x w'`), rows by rows (`dy w`), columns by rows (`dy' x`).
 type Tile = (usize, [&'static Kernel; 3]);
+
+/// The place of those of gradients of weights.
+const COLUMNS_BY_ROWS: usize = 2;
 
 static OF_BF16: [Tile; 2] = [
     (64, [&kernels::PRODUCT_BF16_NT_64, &kernels::PRODUCT_BF16_NN_64, &kernels::PRODUCT_BF16_TN_64]),
@@ -24,6 +28,10 @@ static OF_F16: [Tile; 2] = [
 /// Tiles of 128 that should be there before they are used: about one for each multiprocessor. With fewer, smaller ones keep
 /// more of a GPU busy. The bits are the same.
 const ENOUGH: usize = 128;
+
+/// Terms of K that a range has at least, and the blocks that a gradient of weights is cut for: some for each multiprocessor.
+const RANGE: usize = 512;
+const BLOCKS: usize = 512;
 
 /// The kernels of a linear layer with GELU behind it, by tile.
 static GELU_OF_BF16: [(usize, &Kernel); 2] =
@@ -41,6 +49,13 @@ pub enum HalfResult<'a> {
 }
 
 impl HalfResult<'_> {
+    fn storage(&self, half: Half) -> Storage {
+        match self {
+            Self::Half(_) => Storage::Half(half),
+            Self::F32(_) => Storage::F32,
+        }
+    }
+
     pub(crate) fn len(&self) -> usize {
         match self {
             Self::Half(c) => c.len(),
@@ -83,7 +98,7 @@ fn layouts(shape: &Product) -> Option<(usize, usize, usize)> {
     match (pitch(shape.a)?, pitch(shape.b)?) {
         ((a, true), (b, false)) => Some((0, a, b)),
         ((a, true), (b, true)) => Some((1, a, b)),
-        ((a, false), (b, true)) => Some((2, a, b)),
+        ((a, false), (b, true)) => Some((COLUMNS_BY_ROWS, a, b)),
         ((_, false), (_, false)) => None,
     }
 }
@@ -105,10 +120,31 @@ fn is_fast(at: u64, pitch: usize) -> u32 {
     u32::from(at.is_multiple_of(16) && pitch.is_multiple_of(8))
 }
 
-/// The kernel of a shape, its tile, and from line to line of A and of B.
+/// In how many ranges K is cut: a gradient of weights may have few tiles, and has a long K. A function of the shape alone.
+fn ranges(shape: &Product, result: Storage) -> usize {
+    let is_dense = result == Storage::F32 && shape.write == Write::Set && shape.c_row == shape.n;
+    if !is_dense
+        || shape.m * shape.n == 0
+        || !layouts(shape).is_some_and(|(which, ..)| which == COLUMNS_BY_ROWS)
+    {
+        return 1;
+    }
+    let (tile, _) = OF_BF16[usize::from(are_enough(shape.m, shape.n))];
+    let tiles = shape.m.div_ceil(tile) * shape.n.div_ceil(tile);
+    (BLOCKS / tiles).min(shape.k.div_ceil(RANGE)).max(1)
+}
+
+/// Elements of scratch that [`product_half`] wants for a result that lies so.
+#[must_use]
+pub fn product_half_scratch(shape: &Product, result: Storage) -> usize {
+    let ranges = ranges(shape, result);
+    if ranges > 1 { ranges * shape.m * shape.n } else { 0 }
+}
+
+/// Which kernel of a tile a shape has, the tile, and from line to line of A and of B.
 ///
 /// *Panics* where [`product_half_is_there`] says no.
-fn planned(half: Half, shape: &Product) -> (&'static Kernel, usize, usize, usize) {
+fn planned(half: Half, shape: &Product) -> (usize, &'static Tile, usize, usize) {
     let found = layouts(shape);
     let (which, a_pitch, b_pitch) =
         found.unwrap_or_else(|| panic!("no product of halves has these layouts: {shape:?}"));
@@ -116,16 +152,15 @@ fn planned(half: Half, shape: &Product) -> (&'static Kernel, usize, usize, usize
         Half::Bf16 => &OF_BF16,
         Half::F16 => &OF_F16,
     };
-    let (tile, kernels) = all[usize::from(are_enough(shape.m, shape.n))];
-    (kernels[which], tile, a_pitch, b_pitch)
+    (which, &all[usize::from(are_enough(shape.m, shape.n))], a_pitch, b_pitch)
 }
 
+/// A gradient of weights gives so many results, one behind the other; anything else one.
 fn finished(
     queue: &impl Queue,
     half: Half,
-    shape: &Product,
-    a: Halves<'_>,
-    b: Halves<'_>,
+    (shape, ranges): (&Product, usize),
+    [a, b]: [Halves<'_>; 2],
     mut c: HalfResult<'_>,
     finish: Finish<'_>,
 ) {
@@ -135,7 +170,7 @@ fn finished(
     if shape.m * shape.n == 0 {
         return;
     }
-    let (kernel, tile, a_pitch, b_pitch) = planned(half, shape);
+    let (which, (tile, kernels), a_pitch, b_pitch) = planned(half, shape);
     let aligned = is_fast(a.address(), a_pitch) | is_fast(b.address(), b_pitch) << 1;
     let [m, n, k] = [shape.m, shape.n, shape.k].map(|n| size(n).into());
     let [a_pitch, b_pitch, c_pitch] = [a_pitch, b_pitch, shape.c_row].map(|n| (n as u64).into());
@@ -143,7 +178,7 @@ fn finished(
         HalfResult::F32(c) => (c.into(), Argument::none('H')),
         HalfResult::Half(c) => (Argument::none('F'), c.into()),
     };
-    let arguments = [
+    let arguments: [Argument; 15] = [
         a.into(),
         b.into(),
         finish.bias.into(),
@@ -160,9 +195,17 @@ fn finished(
         code(finish.activation).into(),
         aligned.into(),
     ];
-    let blocks = shape.m.div_ceil(tile) * shape.n.div_ceil(tile);
+    let tiles = shape.m.div_ceil(*tile) * shape.n.div_ceil(*tile);
     let again = if adds { 4 * shape.m * shape.n } else { 0 };
-    let launch = KernelLaunch::new(kernel, blocks, arguments).and_moves(again);
+    let launch = match which {
+        COLUMNS_BY_ROWS => {
+            let of_ranges: [Argument; 16] =
+                std::array::from_fn(|i| arguments.get(i).copied().unwrap_or_else(|| size(ranges).into()));
+            KernelLaunch::new(kernels[which], tiles * ranges, of_ranges)
+        }
+        _ => KernelLaunch::new(kernels[which], tiles, arguments),
+    };
+    let launch = launch.and_moves(again);
     queue.launch(&launch.multiplies(operations(shape.m, shape.n, shape.k)));
 }
 
@@ -171,18 +214,32 @@ fn operations(m: usize, n: usize, k: usize) -> usize {
     2 * m * n * k
 }
 
-/// `C = A B` or, in f32, `C += A B`. *Order*: K in steps of 16 from the first, then C.
+/// `C = A B` or, in f32, `C += A B`. `scratch` has [`product_half_scratch`] elements. *Order*: K in steps of 16 from the first, in
+/// ranges where that wants scratch, whose sums [`sum_parts`] adds; then C.
 ///
 /// *Panics* where [`product_half_is_there`] says no.
 pub fn product_half(
     queue: &impl Queue,
     half: Half,
     shape: &Product,
-    a: Halves<'_>,
-    b: Halves<'_>,
+    operands: [Halves<'_>; 2],
     c: HalfResult<'_>,
+    mut scratch: FloatsMut<'_>,
 ) {
-    finished(queue, half, shape, a, b, c, Finish { bias: None, activation: Activation::None, plus: None });
+    let plain = Finish { bias: None, activation: Activation::None, plus: None };
+    let (result, len) = (c.storage(half), shape.m * shape.n);
+    let ranges = ranges(shape, result);
+    match c {
+        HalfResult::F32(mut c) if ranges > 1 => {
+            let all = ranges * len;
+            room("scratch", scratch.len(), all);
+            inside("c", c.len(), shape.m, shape.n, Strides::rows(shape.c_row));
+            finished(queue, half, (shape, ranges), operands, HalfResult::F32(scratch.part(0..all)), plain);
+            let parts = Parts { len, count: ranges, pitch: len };
+            sum_parts(queue, &parts, scratch.read().part(0..all), c.part(0..len));
+        }
+        c => finished(queue, half, (shape, 1), operands, c, plain),
+    }
 }
 
 /// `y[rows, out] = act(x[rows, in] w[out, in]^T + bias[out]) + plus[rows, out]`; the bias is f32 and added before the sum is
@@ -200,7 +257,7 @@ pub fn linear_half(
     let pitch = pitch_of("y", y.len(), rows, outputs);
     linear_lengths(shape, [x.len(), w.len(), rows * outputs], bias);
     let product = product_of_linear(shape, pitch);
-    finished(queue, half, &product, x, w, y, Finish { bias, activation, plus });
+    finished(queue, half, (&product, 1), [x, w], y, Finish { bias, activation, plus });
 }
 
 /// `z[rows, out] = x[rows, in] w[out, in]^T + bias[out]` and `y = gelu(z)`, in halves: the bits of [`linear_half`] and of

@@ -3,6 +3,7 @@
 //! Products of small whole numbers: each partial sum is a whole number below 2^24. Attention in which each query sees one key
 //! alone: its output is that key's value, and the gradient of a value is the sum of small whole numbers.
 
+use crate::stand_in::product_half::into_floats;
 use crate::stand_in::{Buffer, Extent, Kind, StandIn, ids, nearest};
 use dtrain_cuda::operations::{self, HalfResult};
 use dtrain_engine::device::{Attended, AttentionShape, Mask, Product, Strides, Write};
@@ -33,11 +34,13 @@ fn product<K: Kind>(q: &StandIn, extent: Extent, [a_turned, b_turned]: [bool; 2]
         let (x, y) = (Buffer::of(q, "a", &as_halves::<K>(&x)), Buffer::of(q, "b", &as_halves::<K>(&y)));
         let shape = Product { m, n, k, a, b, c_row: n, write: Write::Set };
         let c = Buffer::<f32>::empty(q, "c", m * n);
-        operations::product_half(q, K::HALF, &shape, x.read(), y.read(), HalfResult::F32(c.write()));
+        into_floats::<K>(q, &shape, [&x, &y], &c);
         c.has_bits(&format!("whole numbers, {shape:?}"), &wanted);
         let rounded: Vec<u16> = wanted.iter().map(|v| nearest(K::HALF, f64::from(*v))).collect();
         let c = Buffer::<u16>::empty(q, "c", m * n);
-        operations::product_half(q, K::HALF, &shape, x.read(), y.read(), HalfResult::Half(c.write()));
+        let none = Buffer::<f32>::empty(q, "scratch", 0);
+        let to = HalfResult::Half(c.write());
+        operations::product_half(q, K::HALF, &shape, [x.read(), y.read()], to, none.write());
         c.has_bits(&format!("whole numbers to halves, {shape:?}"), &rounded);
     }
 }

@@ -40,8 +40,8 @@ fn hold(checks: &[Check]) {
 #[test]
 fn products_are_near_f64() {
     use product_half::*;
-    hold(&[nt::<Bf16>, nn::<Bf16>, tn::<Bf16>, linear::<Bf16>, linear_gelu::<Bf16>]);
-    hold(&[nt::<F16>, nn::<F16>, tn::<F16>, linear::<F16>, linear_gelu::<F16>]);
+    hold(&[nt::<Bf16>, nn::<Bf16>, tn::<Bf16>, ranges::<Bf16>, linear::<Bf16>, linear_gelu::<Bf16>]);
+    hold(&[nt::<F16>, nn::<F16>, tn::<F16>, ranges::<F16>, linear::<F16>, linear_gelu::<F16>]);
 }
 
 /// Tiles of 128 take large products, for which the fake GPU is too slow.

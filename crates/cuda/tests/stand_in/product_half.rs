@@ -7,7 +7,7 @@ use super::halves::values;
 use super::memory::Wide;
 use super::{Buffer, Extent, Kind, StandIn, halves, numbers};
 use dtrain_cuda::operations::{self, HalfResult};
-use dtrain_cuda::{Values, ValuesMut};
+use dtrain_cuda::{Storage, Values, ValuesMut};
 use dtrain_engine::device::{Activation, Gelu, LinearShape, Operands, Product, Rows, Strides, Write};
 
 const F32: f64 = 1e-6;
@@ -34,6 +34,18 @@ pub fn wanted<T: Wide>(shape: &Product, a: &[T], b: &[T], c: &[f32]) -> Vec<f64>
     out
 }
 
+/// A product with f32 as its result, and with the scratch that it wants.
+pub fn into_floats<K: Kind>(
+    q: &StandIn,
+    shape: &Product,
+    [a, b]: [&Buffer<'_, u16>; 2],
+    c: &Buffer<'_, f32>,
+) {
+    let scratch = Buffer::empty(q, "scratch", operations::product_half_scratch(shape, Storage::F32));
+    let to = HalfResult::F32(c.write());
+    operations::product_half(q, K::HALF, shape, [a.read(), b.read()], to, scratch.write());
+}
+
 /// One layout, to both kinds of results.
 fn check<K: Kind>(q: &StandIn, [m, n, k]: [usize; 3], [a_turned, b_turned]: [bool; 2], more: usize) {
     let a = if a_turned { Strides::transposed(m + more) } else { Strides::rows(k + more) };
@@ -46,12 +58,14 @@ fn check<K: Kind>(q: &StandIn, [m, n, k]: [usize; 3], [a_turned, b_turned]: [boo
         // What lies between the rows of C stays as it is.
         let before = numbers(3, far(m, n, Strides::rows(n + more)));
         let c = Buffer::of(q, "c", &before);
-        operations::product_half(q, K::HALF, &shape, a_.read(), b_.read(), HalfResult::F32(c.write()));
+        into_floats::<K>(q, &shape, [&a_, &b_], &c);
         c.is_within(&format!("{shape:?}"), &wanted(&shape, &values::<K>(&x), &values::<K>(&y), &before), F32);
     }
     let shape = Product { m, n, k, a, b, c_row: n, write: Write::Set };
     let c = Buffer::<u16>::empty(q, "c", m * n);
-    operations::product_half(q, K::HALF, &shape, a_.read(), b_.read(), HalfResult::Half(c.write()));
+    let none = Buffer::<f32>::empty(q, "scratch", 0);
+    let to = HalfResult::Half(c.write());
+    operations::product_half(q, K::HALF, &shape, [a_.read(), b_.read()], to, none.write());
     let wanted = wanted(&shape, &values::<K>(&x), &values::<K>(&y), &vec![0.0; m * n]);
     c.is_within_half::<K>(&format!("{shape:?} to {:?}", K::HALF), &wanted, K::ROUNDING);
 }
@@ -74,14 +88,14 @@ fn large<K: Kind>(q: &StandIn, turned: [bool; 2]) {
         let (a_, b_) = (Buffer::of(q, "a", &x), Buffer::of(q, "b", &y));
         let c = Buffer::<f32>::empty(q, "c", m * n);
         let shape = Product { m, n, k, a, b, c_row: n, write: Write::Set };
-        operations::product_half(q, K::HALF, &shape, a_.read(), b_.read(), HalfResult::F32(c.write()));
+        into_floats::<K>(q, &shape, [&a_, &b_], &c);
         let before = vec![0.0; m * n];
         let wanted = wanted(&shape, &values::<K>(&x), &values::<K>(&y), &before);
         c.is_within(&format!("{shape:?}"), &wanted, F32);
         // The same columns of fewer rows by tiles of 64: the same bits.
         let few = Product { m: 70, ..shape };
         let part = Buffer::<f32>::empty(q, "part", 70 * n);
-        operations::product_half(q, K::HALF, &few, a_.read(), b_.read(), HalfResult::F32(part.write()));
+        into_floats::<K>(q, &few, [&a_, &b_], &part);
         part.has_bits(&format!("{few:?} by smaller tiles"), &c.now()[..70 * n]);
     }
 }
@@ -96,6 +110,30 @@ pub fn nn<K: Kind>(q: &StandIn, extent: Extent) {
 
 pub fn tn<K: Kind>(q: &StandIn, extent: Extent) {
     all::<K>(q, extent, [true, false]);
+}
+
+/// A gradient of weights with a long K is a sum of ranges, each with the bits of a product of its own.
+pub fn ranges<K: Kind>(q: &StandIn, _: Extent) {
+    // Three ranges of 352 terms, the last of them shorter; and two of 288 of more than one tile.
+    for ([m, n, k], each) in [([3, 70, 1050], 352), ([66, 5, 545], 288)] {
+        let (a, b) = (Strides::transposed(m), Strides::rows(n));
+        let (x, y) = (halves::<K>(1, m * k, 1.0), halves::<K>(2, n * k, 1.0));
+        let (a_, b_, c) =
+            (Buffer::of(q, "a", &x), Buffer::of(q, "b", &y), Buffer::<f32>::empty(q, "c", m * n));
+        let shape = Product { m, n, k, a, b, c_row: n, write: Write::Set };
+        into_floats::<K>(q, &shape, [&a_, &b_], &c);
+        let of_range = |from: usize| {
+            let end = k.min(from + each);
+            let part = Product { k: end - from, ..shape };
+            let [a, b] = [&x[from * m..end * m], &y[from * n..end * n]].map(|x| Buffer::of(q, "a range", x));
+            let c = Buffer::<f32>::empty(q, "its sums", m * n);
+            into_floats::<K>(q, &part, [&a, &b], &c);
+            c.now()
+        };
+        let add = |sums: Vec<f32>, more: Vec<f32>| sums.iter().zip(more).map(|(a, b)| a + b).collect();
+        let in_order = (0..k).step_by(each).map(of_range).reduce(add).expect("a range");
+        c.has_bits(&format!("{shape:?} in ranges"), &in_order);
+    }
 }
 
 pub fn large_nt<K: Kind>(q: &StandIn, _: Extent) {
