@@ -1,12 +1,14 @@
 // product: C[m, n] = act(A[m, k] B[k, n] + bias[n]), or C += A B; any strides of A and B, columns of C contiguous.
 // linear_gelu: z[m, n] = x[m, k] w[n, k]' + bias[n], and y = gelu(z), by way of tanh or not; all of it row by row.
 //
+// K may be cut into `splits` ranges of 512 terms each, a matrix of sums for each, one behind the other; `finish` adds them.
+//
 // The product that is always there: right for every layout, f32 throughout. A library's product is the fast way.
 // Neighbours along K are fetched together where they lie together, else neighbours along rows or columns.
 //
 // Order: see `tile`: K in blocks of 512, each in order; then the bias, then the activation. The CPU's bits, and of both
 // kernels those of a product and a pass of `gelu.cu` behind it.
-// Launch: ceil(m / 64) x ceil(n / 64) blocks of 256 threads. Does not know layers.
+// Launch: ceil(m / 64) x ceil(n / 64) blocks of 256 threads, of `product` times `splits`. Does not know layers.
 
 struct Operand {
     struct Line {
@@ -24,12 +26,15 @@ struct Operand {
 
 extern "C" __global__ void __launch_bounds__(256) product(
     const float* a, const float* b, const float* bias, float* c, u32 m, u32 n, u32 k, u64 a_row, u64 a_column, u64 b_row,
-    u64 b_column, u64 c_row, u32 adds, u32 activation) {
+    u64 b_column, u64 c_row, u32 adds, u32 activation, u32 splits) {
     __shared__ TileRoom room;
-    u32 across = parts_of(n, TILE);
-    u32 row = blockIdx.x / across * TILE, column = blockIdx.x % across * TILE;
+    u32 across = parts_of(n, TILE), tiles = parts_of(m, TILE) * across;
+    u32 split = blockIdx.x / tiles, tile = blockIdx.x % tiles;
+    u32 row = tile / across * TILE, column = tile % across * TILE;
+    u32 from = split * K_BLOCK, to = splits > 1 ? least(k, from + K_BLOCK) : k;
+    c += split * (u64)m * c_row;
     TileSums total;
-    tile_product(room, Operand(a, m, a_row, a_column), Operand(b, n, b_column, b_row), row, column, 0, k, total);
+    tile_product(room, Operand(a, m, a_row, a_column), Operand(b, n, b_column, b_row), row, column, from, to, total);
     each_result(total, row, m, column, n, [=](u32 row, u32 column, float sum) {
         float* to = c + row * c_row + column;
         sum = adds ? *to + sum : sum;

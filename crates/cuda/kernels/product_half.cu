@@ -1,7 +1,8 @@
 // product_bf16_nt_S, _nn_S, _tn_S: C[m, n] = act(A[m, k] B[k, n] + bias[n]), or C += A B, of bf16 on tensor cores; C is
 // bf16 or f32, the bias f32. n is an operand whose rows are contiguous, t one whose columns are:
-//   nt: y = x w', a linear layer.   nn: dx = dy w.   tn: dw = dy' x, whose K is cut into `splits` equal ranges (a multiple
-//   of 32 terms each), a matrix of sums for each, one behind the other; `sum_parts` adds them.
+//   nt: y = x w', a linear layer.   nn: dx = dy w.   tn: dw = dy' x.
+// K may be cut into `splits` equal ranges (a multiple of 32 terms each), a matrix of f32 sums for each, one behind the
+// other; `finish` or `sum_parts` adds them.
 // product_f16_nt_S, ...: the same of f16.
 // linear_bf16_gelu_S, linear_f16_gelu_S: z[m, n] = x[m, k] w[n, k]' + bias[n], and y = gelu(z), by way of tanh or not;
 // all but the bias are halves, row by row. `plus`, where it is not null, lies as C does and is added to the activation.
@@ -12,7 +13,8 @@
 // Order: each result is one f32 sum over its K in steps of 16 from the first, beyond the end zeros; then C, then the bias,
 // then the activation, then `plus`, then it is rounded. GELU is that of a z that was rounded. The tile does not matter to
 // the bits, nor whether GELU is a pass of its own. Within 16 terms the hardware's order.
-// Launch: ceil(m / S) x ceil(n / S) blocks of 128 threads, of tn times `splits`. Does not know layers, nor f32 operands.
+// Launch: ceil(m / S) x ceil(n / S) blocks of 128 threads, of products times `splits`. Does not know layers, nor f32
+// operands.
 
 const u32 DEPTH = 32;
 
@@ -105,7 +107,13 @@ struct GeluResult {
 struct Share {
     u32 tile, from, end;
 
-    __device__ static Share all(const Shape& shape) { return {blockIdx.x, 0, shape.k}; }
+    // Of `splits` ranges, with blocks of `size` x `size`; the sums of a block's range begin at the result's new place.
+    __device__ static Share of(const Shape& shape, u32 size, u32 splits, float*& c) {
+        u32 tiles = parts_of(shape.m, size) * parts_of(shape.n, size), split = blockIdx.x / tiles;
+        u32 each = parts_of(parts_of(shape.k, splits), DEPTH) * DEPTH, from = least(shape.k, split * each);
+        if (split > 0) c += split * (u64)shape.m * shape.c_pitch;
+        return {blockIdx.x % tiles, from, least(shape.k, from + each)};
+    }
 };
 
 template <u32 S, bool A_ALONG_K, bool B_ALONG_K, class To>
@@ -175,34 +183,33 @@ __device__ inline void multiply(
 #define PRODUCT(W)                                                                                                       \
     extern "C" __global__ void __launch_bounds__(128) NAME(product_, _nt_##W)(                                           \
         const u16* a, const u16* b, const float* bias, const u16* plus, float* c32, u16* c16, u32 m, u32 n, u32 k,       \
-        u64 a_pitch, u64 b_pitch, u64 c_pitch, u32 adds, u32 activation, u32 aligned) {                                  \
+        u64 a_pitch, u64 b_pitch, u64 c_pitch, u32 adds, u32 activation, u32 aligned, u32 splits) {                      \
         alignas(16) __shared__ u16 room[2 * (Tile<W, true>::SIZE + Tile<W, true>::SIZE)];                                \
         Shape shape = {m, n, k, a_pitch, b_pitch, c_pitch, adds, activation, aligned};                                   \
-        multiply<W, true, true>(shape, Share::all(shape), a, b, Result{bias, plus, c32, c16}, room);                    \
+        Share share = Share::of(shape, W, splits, c32);                                                                  \
+        multiply<W, true, true>(shape, share, a, b, Result{bias, plus, c32, c16}, room);                                 \
     }                                                                                                                    \
     extern "C" __global__ void __launch_bounds__(128) NAME(product_, _nn_##W)(                                           \
         const u16* a, const u16* b, const float* bias, const u16* plus, float* c32, u16* c16, u32 m, u32 n, u32 k,       \
-        u64 a_pitch, u64 b_pitch, u64 c_pitch, u32 adds, u32 activation, u32 aligned) {                                  \
+        u64 a_pitch, u64 b_pitch, u64 c_pitch, u32 adds, u32 activation, u32 aligned, u32 splits) {                      \
         alignas(16) __shared__ u16 room[2 * (Tile<W, true>::SIZE + Tile<W, false>::SIZE)];                               \
         Shape shape = {m, n, k, a_pitch, b_pitch, c_pitch, adds, activation, aligned};                                   \
-        multiply<W, true, false>(shape, Share::all(shape), a, b, Result{bias, plus, c32, c16}, room);                   \
+        Share share = Share::of(shape, W, splits, c32);                                                                  \
+        multiply<W, true, false>(shape, share, a, b, Result{bias, plus, c32, c16}, room);                                \
     }                                                                                                                    \
     extern "C" __global__ void __launch_bounds__(128) NAME(product_, _tn_##W)(                                           \
         const u16* a, const u16* b, const float* bias, const u16* plus, float* c32, u16* c16, u32 m, u32 n, u32 k,       \
         u64 a_pitch, u64 b_pitch, u64 c_pitch, u32 adds, u32 activation, u32 aligned, u32 splits) {                      \
         alignas(16) __shared__ u16 room[2 * (Tile<W, false>::SIZE + Tile<W, false>::SIZE)];                              \
         Shape shape = {m, n, k, a_pitch, b_pitch, c_pitch, adds, activation, aligned};                                   \
-        u32 tiles = parts_of(m, W) * parts_of(n, W), split = blockIdx.x / tiles;                                         \
-        u32 each = parts_of(parts_of(k, splits), DEPTH) * DEPTH, from = least(k, split * each);                          \
-        Share share = {blockIdx.x % tiles, from, least(k, from + each)};                                                 \
-        if (c32) c32 += split * (u64)m * c_pitch;                                                                        \
+        Share share = Share::of(shape, W, splits, c32);                                                                  \
         multiply<W, false, false>(shape, share, a, b, Result{bias, plus, c32, c16}, room);                               \
     }                                                                                                                    \
     extern "C" __global__ void __launch_bounds__(128) NAME(linear_, _gelu_##W)(                                          \
         const u16* x, const u16* w, const float* bias, u16* z, u16* y, u32 m, u32 n, u32 k, u32 by_tanh, u32 aligned) {  \
         alignas(16) __shared__ u16 room[2 * (Tile<W, true>::SIZE + Tile<W, true>::SIZE)];                                \
         Shape shape = {m, n, k, k, k, n, 0, 0, aligned};                                                                 \
-        multiply<W, true, true>(shape, Share::all(shape), x, w, GeluResult{bias, z, y, by_tanh}, room);                 \
+        multiply<W, true, true>(shape, {blockIdx.x, 0, k}, x, w, GeluResult{bias, z, y, by_tanh}, room);                 \
     }
 
 PRODUCT(64)

@@ -169,6 +169,15 @@ kernels! {
     BIAS_ACTIVATION_F16_CU "bias_activation.cu" ["f16.cuh"] {
         BIAS_ACTIVATION_F16 "bias_activation_f16" 256 "fHluuu"
     }
+    FINISH_CU "finish.cu" ["f32.cuh"] {
+        FINISH "finish_f32" 256 "fffFluuuu"
+    }
+    FINISH_BF16_CU "finish.cu" ["bf16.cuh"] {
+        FINISH_BF16 "finish_bf16" 256 "ffhHluuuu"
+    }
+    FINISH_F16_CU "finish.cu" ["f16.cuh"] {
+        FINISH_F16 "finish_f16" 256 "ffhHluuuu"
+    }
     TURN_CU "turn.cu" ["f32.cuh"] {
         TURN "turn_f32" 256 "fffFuuuuu"
     }
@@ -353,7 +362,7 @@ kernels! {
         EMBEDDING_ORDER "embedding_order" 256 "iIu"
     }
     PRODUCT_CU "product.cu" ["math.cuh", "tile.cuh"] {
-        PRODUCT "product" 256 "fffFuuullllluu"
+        PRODUCT "product" 256 "fffFuuullllluuu"
         LINEAR_GELU "linear_gelu" 256 "fffFFuuuu"
     }
     CONV_CU "conv.cu" ["f32.cuh", "tile.cuh", "conv.cuh"] {
@@ -417,21 +426,21 @@ kernels! {
         ATTENTION_F16_KEYS_128 "attention_f16_keys_128" 128 "hffhHuuur"
     }
     PRODUCT_BF16_CU "product_half.cu" ["math.cuh", "bf16.cuh", "tensor.cuh"] {
-        PRODUCT_BF16_NT_64 "product_bf16_nt_64" 128 "hhfhFHuuullluuu"
-        PRODUCT_BF16_NN_64 "product_bf16_nn_64" 128 "hhfhFHuuullluuu"
+        PRODUCT_BF16_NT_64 "product_bf16_nt_64" 128 "hhfhFHuuullluuuu"
+        PRODUCT_BF16_NN_64 "product_bf16_nn_64" 128 "hhfhFHuuullluuuu"
         PRODUCT_BF16_TN_64 "product_bf16_tn_64" 128 "hhfhFHuuullluuuu"
-        PRODUCT_BF16_NT_128 "product_bf16_nt_128" 128 "hhfhFHuuullluuu"
-        PRODUCT_BF16_NN_128 "product_bf16_nn_128" 128 "hhfhFHuuullluuu"
+        PRODUCT_BF16_NT_128 "product_bf16_nt_128" 128 "hhfhFHuuullluuuu"
+        PRODUCT_BF16_NN_128 "product_bf16_nn_128" 128 "hhfhFHuuullluuuu"
         PRODUCT_BF16_TN_128 "product_bf16_tn_128" 128 "hhfhFHuuullluuuu"
         LINEAR_BF16_GELU_64 "linear_bf16_gelu_64" 128 "hhfHHuuuuu"
         LINEAR_BF16_GELU_128 "linear_bf16_gelu_128" 128 "hhfHHuuuuu"
     }
     PRODUCT_F16_CU "product_half.cu" ["math.cuh", "f16.cuh", "tensor.cuh"] {
-        PRODUCT_F16_NT_64 "product_f16_nt_64" 128 "hhfhFHuuullluuu"
-        PRODUCT_F16_NN_64 "product_f16_nn_64" 128 "hhfhFHuuullluuu"
+        PRODUCT_F16_NT_64 "product_f16_nt_64" 128 "hhfhFHuuullluuuu"
+        PRODUCT_F16_NN_64 "product_f16_nn_64" 128 "hhfhFHuuullluuuu"
         PRODUCT_F16_TN_64 "product_f16_tn_64" 128 "hhfhFHuuullluuuu"
-        PRODUCT_F16_NT_128 "product_f16_nt_128" 128 "hhfhFHuuullluuu"
-        PRODUCT_F16_NN_128 "product_f16_nn_128" 128 "hhfhFHuuullluuu"
+        PRODUCT_F16_NT_128 "product_f16_nt_128" 128 "hhfhFHuuullluuuu"
+        PRODUCT_F16_NN_128 "product_f16_nn_128" 128 "hhfhFHuuullluuuu"
         PRODUCT_F16_TN_128 "product_f16_tn_128" 128 "hhfhFHuuullluuuu"
         LINEAR_F16_GELU_64 "linear_f16_gelu_64" 128 "hhfHHuuuuu"
         LINEAR_F16_GELU_128 "linear_f16_gelu_128" 128 "hhfHHuuuuu"

@@ -175,7 +175,9 @@ impl Device for CudaDevice {
             return;
         }
         let Some(half) = self.precision.half() else {
-            return kernels::product(self.stream(), shape, a.floats(), b.floats(), c.floats());
+            return self.summing(kernels::product_scratch(shape), |scratch| {
+                kernels::product(self.stream(), shape, a.floats(), b.floats(), c.floats(), scratch);
+            });
         };
         let (a, b) = (halves("a", a), halves("b", b));
         let stored = c.storage();
@@ -205,10 +207,15 @@ impl Device for CudaDevice {
             return;
         }
         let Some(half) = self.precision.half() else {
-            return kernels::linear(self.stream(), shape, in_floats(operands), activation, y.floats());
+            return self.summing(kernels::linear_scratch(shape), |scratch| {
+                kernels::linear(self.stream(), shape, in_floats(operands), activation, y.floats(), scratch);
+            });
         };
-        let y = HalfResult::Half(y.halves().expect("activations are halves"));
-        kernels::linear_half(self.stream(), half, shape, in_halves(operands), activation, None, y);
+        let (operands, y) =
+            (in_halves(operands), HalfResult::Half(y.halves().expect("activations are halves")));
+        self.summing(kernels::linear_half_scratch(half, shape), |scratch| {
+            kernels::linear_half(self.stream(), half, shape, operands, (activation, None), y, scratch);
+        });
     }
 
     fn linear_plus(&self, shape: LinearShape, operands: Operands<Ref<'_>>, plus: Ref<'_>, mut y: Mut<'_>) {
@@ -222,7 +229,10 @@ impl Device for CudaDevice {
         };
         let (plus, y) = (halves("plus", plus), HalfResult::Half(y.halves().expect("activations are halves")));
         let operands = in_halves(operands);
-        kernels::linear_half(self.stream(), half, shape, operands, Activation::None, Some(plus), y);
+        self.summing(kernels::linear_half_scratch(half, shape), |scratch| {
+            let behind = (Activation::None, Some(plus));
+            kernels::linear_half(self.stream(), half, shape, operands, behind, y, scratch);
+        });
     }
 
     fn linear_gelu(

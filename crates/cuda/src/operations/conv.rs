@@ -213,7 +213,7 @@ pub fn conv_weight_gradient<'x>(
         queue.launch(&KernelLaunch::new(kernel, blocks, arguments).multiplies(plan.operations()));
         if plan.splits > 1 {
             let parts = Parts { len: w_len, count: plan.splits, pitch: w_len };
-            sum_parts(queue, &parts, scratch.read(), dw);
+            sum_parts(queue, &parts, scratch.read().part(0..plan.splits * w_len), dw);
         }
     }
     if let Some(db) = db {

@@ -6,7 +6,7 @@
 use super::product::reach;
 use super::{
     Floats, FloatsMut, Half, HalfResult, Halves, HalvesMut, attention, attention_gradient, from_half,
-    product, room, to_half,
+    product, product_scratch, room, to_half,
 };
 use crate::launch::Queue;
 use dtrain_engine::device::{Attended, AttentionShape, Product, Write};
@@ -18,10 +18,11 @@ fn exact<'a>(queue: &impl Queue, half: Half, x: Halves<'_>, part: &'a mut Floats
     part.read().part(0..x.len())
 }
 
-/// Elements of scratch for A, for B and for C.
+/// Elements of scratch for A, for B, for C, and for the product's sums.
 #[must_use]
-pub fn product_exact_scratch(shape: &Product) -> [usize; 3] {
-    [reach(shape.m, shape.k, shape.a), reach(shape.k, shape.n, shape.b), shape.m * shape.c_row]
+pub fn product_exact_scratch(shape: &Product) -> [usize; 4] {
+    let [a, b] = [reach(shape.m, shape.k, shape.a), reach(shape.k, shape.n, shape.b)];
+    [a, b, shape.m * shape.c_row, product_scratch(shape)]
 }
 
 /// [`product`] of halves. `scratch` has [`product_exact_scratch`] elements.
@@ -31,19 +32,19 @@ pub fn product_exact(
     shape: &Product,
     [a, b]: [Halves<'_>; 2],
     c: HalfResult<'_>,
-    [mut a_part, mut b_part, mut c_part]: [FloatsMut<'_>; 3],
+    [mut a_part, mut b_part, mut c_part, sums]: [FloatsMut<'_>; 4],
 ) {
-    let [a_len, b_len, _] = product_exact_scratch(shape);
+    let [a_len, b_len, ..] = product_exact_scratch(shape);
     let (a, b) = (
         exact(queue, half, a.part(0..a_len), &mut a_part),
         exact(queue, half, b.part(0..b_len), &mut b_part),
     );
     match c {
-        HalfResult::F32(c) => product(queue, shape, a, b, c),
+        HalfResult::F32(c) => product(queue, shape, a, b, c, sums),
         HalfResult::Half(c) => {
             assert_eq!(shape.write, Write::Set, "a sum in halves would lose what is added: {shape:?}");
             let len = c.len();
-            product(queue, shape, a, b, c_part.part(0..len));
+            product(queue, shape, a, b, c_part.part(0..len), sums);
             to_half(queue, half, c_part.read().part(0..len), c);
         }
     }

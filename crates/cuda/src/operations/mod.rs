@@ -17,6 +17,7 @@ mod norms;
 mod pooling;
 mod product;
 mod product_half;
+mod ranges;
 mod settle;
 mod sums;
 mod tree;
@@ -45,9 +46,10 @@ pub use norms::{
 };
 pub use pooling::{avg_pool, avg_pool_gradient, max_pool, max_pool_gradient};
 pub(crate) use product::{hold, product_of_linear};
-pub use product::{linear, linear_gelu, product};
+pub use product::{linear, linear_gelu, linear_scratch, product, product_scratch};
 pub use product_half::{
-    HalfResult, linear_gelu_half, linear_half, product_half, product_half_is_there, product_half_scratch,
+    HalfResult, linear_gelu_half, linear_half, linear_half_scratch, product_half, product_half_is_there,
+    product_half_scratch,
 };
 pub use settle::{FOUND, LOSS, NUMBERS, Rule, Scalar, StepLosses, settle, weigh};
 pub use sums::{

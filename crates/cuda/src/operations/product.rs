@@ -3,7 +3,8 @@
 //! This file does not know libraries of products.
 
 use super::elementwise::code;
-use super::{Floats, FloatsMut, same, size};
+use super::ranges::{Ending, Placed, finish, whole_ranges};
+use super::{Floats, FloatsMut, room, same, size};
 use crate::kernels;
 use crate::launch::{KernelLaunch, Queue};
 use dtrain_engine::device::{Activation, Gelu, LinearShape, Operands, Product, Strides, Write};
@@ -53,18 +54,60 @@ pub(crate) fn product_of_linear(shape: LinearShape, pitch: usize) -> Product {
     }
 }
 
+/// In how many ranges K is cut, each a block in which the CPU adds up.
+fn cut(shape: &Product) -> usize {
+    let tiles = shape.m.div_ceil(TILE) * shape.n.div_ceil(TILE);
+    if shape.write == Write::Add { 1 } else { whole_ranges(tiles, shape.k) }
+}
+
+/// Elements of scratch that [`product`] wants.
+#[must_use]
+pub fn product_scratch(shape: &Product) -> usize {
+    let ranges = cut(shape);
+    if ranges > 1 { ranges * shape.m * shape.n } else { 0 }
+}
+
+/// The same of [`linear`].
+#[must_use]
+pub fn linear_scratch(shape: LinearShape) -> usize {
+    product_scratch(&product_of_linear(shape, shape.outputs))
+}
+
 fn finished(
     queue: &impl Queue,
     shape: &Product,
     a: Floats<'_>,
     b: Floats<'_>,
-    mut c: FloatsMut<'_>,
-    finish: Finish<'_>,
+    c: FloatsMut<'_>,
+    finish_with: Finish<'_>,
+    mut scratch: FloatsMut<'_>,
 ) {
     hold(shape, [a.len(), b.len(), c.len()]);
     if shape.m * shape.n == 0 {
         return;
     }
+    let ranges = cut(shape);
+    if ranges == 1 {
+        return launched(queue, (shape, ranges), [a, b], c, finish_with);
+    }
+    let len = product_scratch(shape);
+    room("scratch", scratch.len(), len);
+    let plain = Finish { bias: None, activation: Activation::None };
+    let dense = Product { c_row: shape.n, ..*shape };
+    launched(queue, (&dense, ranges), [a, b], scratch.part(0..len), plain);
+    let Finish { bias, activation } = finish_with;
+    let placed = Placed { rows: shape.m, width: shape.n, pitch: shape.c_row };
+    finish(queue, placed, scratch.read().part(0..len), Ending { bias, activation, plus: None }, c.into());
+}
+
+/// A product, or the sums of so many ranges of it, one behind the other.
+fn launched(
+    queue: &impl Queue,
+    (shape, ranges): (&Product, usize),
+    [a, b]: [Floats<'_>; 2],
+    mut c: FloatsMut<'_>,
+    finish: Finish<'_>,
+) {
     let [m, n, k] = [shape.m, shape.n, shape.k].map(|n| size(n).into());
     let strides =
         [shape.a.row, shape.a.col, shape.b.row, shape.b.col, shape.c_row].map(|n| (n as u64).into());
@@ -84,15 +127,23 @@ fn finished(
         c_row,
         u32::from(shape.write == Write::Add).into(),
         code(finish.activation).into(),
+        size(ranges).into(),
     ];
-    let blocks = shape.m.div_ceil(TILE) * shape.n.div_ceil(TILE);
-    queue.launch(&KernelLaunch::new(&kernels::PRODUCT, blocks, arguments));
+    let tiles = shape.m.div_ceil(TILE) * shape.n.div_ceil(TILE);
+    queue.launch(&KernelLaunch::new(&kernels::PRODUCT, tiles * ranges, arguments));
 }
 
-/// `C = A B` or `C += A B`. *Order*: K in blocks of 512 from zero, each in order by fused multiply-add, blocks added in
-/// order, then C.
-pub fn product(queue: &impl Queue, shape: &Product, a: Floats<'_>, b: Floats<'_>, c: FloatsMut<'_>) {
-    finished(queue, shape, a, b, c, Finish { bias: None, activation: Activation::None });
+/// `C = A B` or `C += A B`. `scratch` has [`product_scratch`] elements. *Order*: K in blocks of 512 from zero, each in order by fused
+/// multiply-add, blocks added in order, then C.
+pub fn product(
+    queue: &impl Queue,
+    shape: &Product,
+    a: Floats<'_>,
+    b: Floats<'_>,
+    c: FloatsMut<'_>,
+    scratch: FloatsMut<'_>,
+) {
+    finished(queue, shape, a, b, c, Finish { bias: None, activation: Activation::None }, scratch);
 }
 
 /// Asserts the lengths of the operands of a linear layer.
@@ -105,18 +156,20 @@ pub(super) fn linear_lengths(shape: LinearShape, [x, w, y]: [usize; 3], bias: Op
     same("bias", bias.map_or(outputs, |bias| bias.len()), outputs);
 }
 
-/// `y[rows, out] = act(x[rows, in] w[out, in]^T + bias[out])`; the bias is added after the sum.
+/// `y[rows, out] = act(x[rows, in] w[out, in]^T + bias[out])`; the bias is added after the sum. `scratch` has [`linear_scratch`]
+/// elements.
 pub fn linear(
     queue: &impl Queue,
     shape: LinearShape,
     operands: Operands<Floats<'_>>,
     activation: Activation,
     y: FloatsMut<'_>,
+    scratch: FloatsMut<'_>,
 ) {
     let Operands { x, w, bias } = operands;
     linear_lengths(shape, [x.len(), w.len(), y.len()], bias);
     let product = product_of_linear(shape, shape.outputs);
-    finished(queue, &product, x, w, y, Finish { bias, activation });
+    finished(queue, &product, x, w, y, Finish { bias, activation }, scratch);
 }
 
 /// What the kernels call a form of GELU: whether it is by way of tanh.

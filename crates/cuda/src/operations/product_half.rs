@@ -3,9 +3,12 @@
 //! This file does not know libraries of products, nor who asks for halves.
 
 use super::elementwise::code;
-use super::product::{by_tanh, hold, inside, linear_lengths, product_of_linear};
+use super::product::{by_tanh, hold, linear_lengths, product_of_linear};
+use super::ranges::{BLOCKS, Ending, Placed, RANGE, finish, ranges};
 use super::sums::{Parts, sum_parts};
-use super::{Floats, FloatsMut, Half, Halves, HalvesMut, Storage, pitch_of, room, same, size};
+use super::{
+    Floats, FloatsMut, Half, Halves, HalvesMut, Storage, Values, ValuesMut, pitch_of, room, same, size,
+};
 use crate::kernels::{self, Kernel};
 use crate::launch::{Argument, KernelLaunch, Queue};
 use dtrain_engine::device::{Activation, Gelu, LinearShape, Operands, Product, Strides, Write};
@@ -28,10 +31,6 @@ static OF_F16: [Tile; 2] = [
 /// Tiles of 128 that should be there before they are used: about one for each multiprocessor. With fewer, smaller ones keep
 /// more of a GPU busy. The bits are the same.
 const ENOUGH: usize = 128;
-
-/// Terms of K that a range has at least, and the blocks that a gradient of weights is cut for: some for each multiprocessor.
-const RANGE: usize = 512;
-const BLOCKS: usize = 512;
 
 /// The kernels of a linear layer with GELU behind it, by tile.
 static GELU_OF_BF16: [(usize, &Kernel); 2] =
@@ -120,25 +119,34 @@ fn is_fast(at: u64, pitch: usize) -> u32 {
     u32::from(at.is_multiple_of(16) && pitch.is_multiple_of(8))
 }
 
-/// In how many ranges K is cut: a gradient of weights may have few tiles, and has a long K. A function of the shape alone.
-fn ranges(shape: &Product, result: Storage) -> usize {
-    let is_dense = result == Storage::F32 && shape.write == Write::Set && shape.c_row == shape.n;
-    if !is_dense
-        || shape.m * shape.n == 0
-        || !layouts(shape).is_some_and(|(which, ..)| which == COLUMNS_BY_ROWS)
-    {
+/// In how many ranges K is cut. A result in f32 is a gradient of weights: those lie densely, and have the longest K.
+fn cut(shape: &Product, result: Storage) -> usize {
+    let Some((which, ..)) = layouts(shape).filter(|_| shape.m * shape.n > 0 && shape.write == Write::Set)
+    else {
         return 1;
+    };
+    match (result, which) {
+        (Storage::F32, COLUMNS_BY_ROWS) if shape.c_row == shape.n => {
+            let (tile, _) = OF_BF16[usize::from(are_enough(shape.m, shape.n))];
+            let tiles = shape.m.div_ceil(tile) * shape.n.div_ceil(tile);
+            (BLOCKS / tiles).min(shape.k.div_ceil(RANGE)).max(1)
+        }
+        (Storage::F32, _) => 1,
+        (Storage::Half(_), _) => ranges(shape.n, shape.k),
     }
-    let (tile, _) = OF_BF16[usize::from(are_enough(shape.m, shape.n))];
-    let tiles = shape.m.div_ceil(tile) * shape.n.div_ceil(tile);
-    (BLOCKS / tiles).min(shape.k.div_ceil(RANGE)).max(1)
 }
 
 /// Elements of scratch that [`product_half`] wants for a result that lies so.
 #[must_use]
 pub fn product_half_scratch(shape: &Product, result: Storage) -> usize {
-    let ranges = ranges(shape, result);
+    let ranges = cut(shape, result);
     if ranges > 1 { ranges * shape.m * shape.n } else { 0 }
+}
+
+/// The same of [`linear_half`].
+#[must_use]
+pub fn linear_half_scratch(half: Half, shape: LinearShape) -> usize {
+    product_half_scratch(&product_of_linear(shape, shape.outputs), Storage::Half(half))
 }
 
 /// Which kernel of a tile a shape has, the tile, and from line to line of A and of B.
@@ -155,8 +163,8 @@ fn planned(half: Half, shape: &Product) -> (usize, &'static Tile, usize, usize) 
     (which, &all[usize::from(are_enough(shape.m, shape.n))], a_pitch, b_pitch)
 }
 
-/// A gradient of weights gives so many results, one behind the other; anything else one.
-fn finished(
+/// A product, or the sums of so many ranges of it, one behind the other.
+fn launched(
     queue: &impl Queue,
     half: Half,
     (shape, ranges): (&Product, usize),
@@ -178,7 +186,7 @@ fn finished(
         HalfResult::F32(c) => (c.into(), Argument::none('H')),
         HalfResult::Half(c) => (Argument::none('F'), c.into()),
     };
-    let arguments: [Argument; 15] = [
+    let arguments = [
         a.into(),
         b.into(),
         finish.bias.into(),
@@ -194,18 +202,11 @@ fn finished(
         u32::from(adds).into(),
         code(finish.activation).into(),
         aligned.into(),
+        size(ranges).into(),
     ];
     let tiles = shape.m.div_ceil(*tile) * shape.n.div_ceil(*tile);
     let again = if adds { 4 * shape.m * shape.n } else { 0 };
-    let launch = match which {
-        COLUMNS_BY_ROWS => {
-            let of_ranges: [Argument; 16] =
-                std::array::from_fn(|i| arguments.get(i).copied().unwrap_or_else(|| size(ranges).into()));
-            KernelLaunch::new(kernels[which], tiles * ranges, of_ranges)
-        }
-        _ => KernelLaunch::new(kernels[which], tiles, arguments),
-    };
-    let launch = launch.and_moves(again);
+    let launch = KernelLaunch::new(kernels[which], tiles * ranges, arguments).and_moves(again);
     queue.launch(&launch.multiplies(operations(shape.m, shape.n, shape.k)));
 }
 
@@ -214,8 +215,42 @@ fn operations(m: usize, n: usize, k: usize) -> usize {
     2 * m * n * k
 }
 
+fn finished(
+    queue: &impl Queue,
+    half: Half,
+    shape: &Product,
+    operands: [Halves<'_>; 2],
+    c: HalfResult<'_>,
+    finish_with: Finish<'_>,
+    mut scratch: FloatsMut<'_>,
+) {
+    c.holds(shape, operands);
+    let (ranges, len) = (cut(shape, c.storage(half)), shape.m * shape.n);
+    if ranges == 1 {
+        return launched(queue, half, (shape, 1), operands, c, finish_with);
+    }
+    let plain = Finish { bias: None, activation: Activation::None, plus: None };
+    let dense = Product { c_row: shape.n, ..*shape };
+    room("scratch", scratch.len(), ranges * len);
+    let mut parts = scratch.part(0..ranges * len);
+    launched(queue, half, (&dense, ranges), operands, HalfResult::F32(parts.part(0..ranges * len)), plain);
+    match c {
+        HalfResult::F32(mut c) => {
+            let all = Parts { len, count: ranges, pitch: len };
+            sum_parts(queue, &all, parts.read(), c.part(0..len));
+        }
+        HalfResult::Half(c) => {
+            let Finish { bias, activation, plus } = finish_with;
+            let plus = plus.map(|plus| Values::halves_of(plus, half));
+            let placed = Placed { rows: shape.m, width: shape.n, pitch: shape.c_row };
+            let y = ValuesMut::halves_of(c, half);
+            finish(queue, placed, parts.read(), Ending { bias, activation, plus }, y);
+        }
+    }
+}
+
 /// `C = A B` or, in f32, `C += A B`. `scratch` has [`product_half_scratch`] elements. *Order*: K in steps of 16 from the first, in
-/// ranges where that wants scratch, whose sums [`sum_parts`] adds; then C.
+/// ranges where that wants scratch, whose sums are added then: of f32 by `sum_parts`, of halves in order; then C.
 ///
 /// *Panics* where [`product_half_is_there`] says no.
 pub fn product_half(
@@ -224,43 +259,32 @@ pub fn product_half(
     shape: &Product,
     operands: [Halves<'_>; 2],
     c: HalfResult<'_>,
-    mut scratch: FloatsMut<'_>,
+    scratch: FloatsMut<'_>,
 ) {
     let plain = Finish { bias: None, activation: Activation::None, plus: None };
-    let (result, len) = (c.storage(half), shape.m * shape.n);
-    let ranges = ranges(shape, result);
-    match c {
-        HalfResult::F32(mut c) if ranges > 1 => {
-            let all = ranges * len;
-            room("scratch", scratch.len(), all);
-            inside("c", c.len(), shape.m, shape.n, Strides::rows(shape.c_row));
-            finished(queue, half, (shape, ranges), operands, HalfResult::F32(scratch.part(0..all)), plain);
-            let parts = Parts { len, count: ranges, pitch: len };
-            sum_parts(queue, &parts, scratch.read().part(0..all), c.part(0..len));
-        }
-        c => finished(queue, half, (shape, 1), operands, c, plain),
-    }
+    finished(queue, half, shape, operands, c, plain, scratch);
 }
 
 /// `y[rows, out] = act(x[rows, in] w[out, in]^T + bias[out]) + plus[rows, out]`; the bias is f32 and added before the sum is
-/// rounded, and so is `plus`, if there is one. The rows of `y` may lie further apart than they are long.
+/// rounded, and so is `plus`, if there is one. The rows of `y` may lie further apart than they are long. `scratch` has
+/// [`linear_half_scratch`] elements.
 pub fn linear_half(
     queue: &impl Queue,
     half: Half,
     shape: LinearShape,
     operands: Operands<Halves<'_>, Floats<'_>>,
-    activation: Activation,
-    plus: Option<Halves<'_>>,
+    (activation, plus): (Activation, Option<Halves<'_>>),
     y: HalfResult<'_>,
+    scratch: FloatsMut<'_>,
 ) {
     let (LinearShape { rows, outputs, .. }, Operands { x, w, bias }) = (shape, operands);
     let pitch = pitch_of("y", y.len(), rows, outputs);
     linear_lengths(shape, [x.len(), w.len(), rows * outputs], bias);
     let product = product_of_linear(shape, pitch);
-    finished(queue, half, (&product, 1), [x, w], y, Finish { bias, activation, plus });
+    finished(queue, half, &product, [x, w], y, Finish { bias, activation, plus }, scratch);
 }
 
-/// `z[rows, out] = x[rows, in] w[out, in]^T + bias[out]` and `y = gelu(z)`, in halves: the bits of [`linear_half`] and of
+/// `z[rows, out] = x[rows, in] w[out, in]^T + bias[out]` and `y = gelu(z)`, in halves: where K is not cut the bits of [`linear_half`] and of
 /// [`gelu`](super::gelu) behind it.
 pub fn linear_gelu_half(
     queue: &impl Queue,

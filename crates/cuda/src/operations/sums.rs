@@ -132,7 +132,8 @@ pub(super) fn plane_sums(
     let kernel =
         x.storage().of([&kernels::PLANE_PARTS, &kernels::PLANE_PARTS_BF16, &kernels::PLANE_PARTS_F16]);
     queue.launch(&KernelLaunch::new(kernel, channels * runs, arguments));
-    sum_parts(queue, &Parts { len: channels, count: runs, pitch: channels }, scratch.read(), sums);
+    let parts = scratch.read().part(0..runs * channels);
+    sum_parts(queue, &Parts { len: channels, count: runs, pitch: channels }, parts, sums);
 }
 
 /// Elements that [`sum_of_squares`] needs for partial sums.

@@ -63,9 +63,10 @@ fn check<K: Kind>(q: &StandIn, [m, n, k]: [usize; 3], [a_turned, b_turned]: [boo
     }
     let shape = Product { m, n, k, a, b, c_row: n, write: Write::Set };
     let c = Buffer::<u16>::empty(q, "c", m * n);
-    let none = Buffer::<f32>::empty(q, "scratch", 0);
+    let wanted_room = operations::product_half_scratch(&shape, Storage::Half(K::HALF));
+    let scratch = Buffer::<f32>::empty(q, "scratch", wanted_room);
     let to = HalfResult::Half(c.write());
-    operations::product_half(q, K::HALF, &shape, [a_.read(), b_.read()], to, none.write());
+    operations::product_half(q, K::HALF, &shape, [a_.read(), b_.read()], to, scratch.write());
     let wanted = wanted(&shape, &values::<K>(&x), &values::<K>(&y), &vec![0.0; m * n]);
     c.is_within_half::<K>(&format!("{shape:?} to {:?}", K::HALF), &wanted, K::ROUNDING);
 }
@@ -148,8 +149,17 @@ pub fn large_tn<K: Kind>(q: &StandIn, _: Extent) {
     large::<K>(q, [true, false]);
 }
 
+/// Scratch for a linear layer.
+pub fn scratch<'q, K: Kind>(q: &'q StandIn<'q>, shape: LinearShape) -> Buffer<'q, f32> {
+    Buffer::empty(q, "scratch", operations::linear_half_scratch(K::HALF, shape))
+}
+
+/// Rows, inputs and outputs, the last with so many inputs and so few outputs that its K is cut.
+const LAYERS: [(usize, usize, usize); 5] =
+    [(1, 1, 1), (65, 24, 10), (7, 130, 70), (5, 20, 7), (67, 2_100, 3)];
+
 pub fn linear<K: Kind>(q: &StandIn, extent: Extent) {
-    for &(rows, inputs, width) in extent.of(1, &[(1, 1, 1), (65, 24, 10), (7, 130, 70), (5, 20, 7)]) {
+    for &(rows, inputs, width) in extent.of(2, &LAYERS) {
         for (activation, with_bias) in
             [(Activation::None, true), (Activation::Relu, true), (Activation::Relu, false)]
         {
@@ -165,9 +175,9 @@ pub fn linear<K: Kind>(q: &StandIn, extent: Extent) {
                 K::HALF,
                 LinearShape::new(shape, inputs),
                 Operands { x: x_.read(), w: w_.read(), bias: given },
-                activation,
-                None,
+                (activation, None),
                 to,
+                scratch::<K>(q, LinearShape::new(shape, inputs)).write(),
             );
             let (a, b) = (Strides::rows(inputs), Strides::transposed(inputs));
             let product = Product { m: rows, n: width, k: inputs, a, b, c_row: width, write: Write::Set };
@@ -177,13 +187,26 @@ pub fn linear<K: Kind>(q: &StandIn, extent: Extent) {
                 *v = if activation == Activation::Relu { v.max(0.0) } else { *v };
             }
             y.is_within_half::<K>(&format!("linear of {shape:?} with {inputs} inputs"), &out, K::ROUNDING);
+            // A row has the same bits by itself.
+            let (first, one) = (Buffer::<u16>::empty(q, "first row", width), Rows { rows: 1, width });
+            let x = Buffer::of(q, "first of x", &x[..inputs]);
+            operations::linear_half(
+                q,
+                K::HALF,
+                LinearShape::new(one, inputs),
+                Operands { x: x.read(), w: w_.read(), bias: given },
+                (activation, None),
+                HalfResult::Half(first.write()),
+                scratch::<K>(q, LinearShape::new(one, inputs)).write(),
+            );
+            first.has_bits(&format!("the first row of {shape:?} with {inputs} inputs"), &y.now()[..width]);
         }
     }
 }
 
 /// What is added to a linear layer's output is added before the sum is rounded.
 pub fn linear_plus<K: Kind>(q: &StandIn, extent: Extent) {
-    for &(rows, inputs, width) in extent.of(1, &[(1, 1, 1), (65, 24, 10), (7, 130, 70), (5, 20, 7)]) {
+    for &(rows, inputs, width) in extent.of(2, &LAYERS) {
         let (x, w) = (halves::<K>(1, rows * inputs, 1.0), halves::<K>(2, width * inputs, 1.0));
         let (bias, plus) = (numbers(3, width), halves::<K>(4, rows * width, 2.0));
         let (x_, w_) = (Buffer::of(q, "x", &x), Buffer::of(q, "w", &w));
@@ -192,7 +215,8 @@ pub fn linear_plus<K: Kind>(q: &StandIn, extent: Extent) {
         let shape = LinearShape { rows, inputs, outputs: width };
         let operands = Operands { x: x_.read(), w: w_.read(), bias: Some(bias_.read()) };
         let to = HalfResult::Half(y.write());
-        operations::linear_half(q, K::HALF, shape, operands, Activation::None, Some(plus_.read()), to);
+        let (behind, room) = ((Activation::None, Some(plus_.read())), scratch::<K>(q, shape));
+        operations::linear_half(q, K::HALF, shape, operands, behind, to, room.write());
         let (a, b) = (Strides::rows(inputs), Strides::transposed(inputs));
         let product = Product { m: rows, n: width, k: inputs, a, b, c_row: width, write: Write::Set };
         let mut out = wanted(&product, &values::<K>(&x), &values::<K>(&w), &vec![0.0; rows * width]);
@@ -228,9 +252,9 @@ fn gelu_of<K: Kind>(q: &StandIn, (rows, inputs, width): (usize, usize, usize), f
             K::HALF,
             LinearShape::new(shape, inputs),
             Operands { x: x_.read(), w: w_.read(), bias: given() },
-            none,
-            None,
+            (none, None),
             to,
+            scratch::<K>(q, LinearShape::new(shape, inputs)).write(),
         );
         let from = Values::halves_of(plain_z.read(), K::HALF);
         operations::gelu(q, form, from, ValuesMut::halves_of(plain_y.write(), K::HALF));

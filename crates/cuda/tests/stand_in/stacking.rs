@@ -35,12 +35,15 @@ pub fn rows_are_the_same_alone(q: &StandIn) {
     alone(q, "linear", MANY, &numbers(3, MANY * inputs), |rows, x| {
         let (x, y) = (Buffer::of(q, "x", x), Buffer::empty(q, "y", rows * width));
         let (given, activation) = (Some(bias_.read()), Activation::None);
+        let layer = LinearShape::new(Rows { rows, width }, inputs);
+        let scratch = Buffer::empty(q, "scratch", operations::linear_scratch(layer));
         operations::linear(
             q,
-            LinearShape::new(Rows { rows, width }, inputs),
+            layer,
             Operands { x: x.read(), w: w_.read(), bias: given },
             activation,
             y.write(),
+            scratch.write(),
         );
         y.now()
     });

@@ -405,7 +405,8 @@ pub fn rows_apart<K: Kind>(q: &StandIn, extent: Extent) {
             let y = Buffer::of(q, "y", &vec![0x3c00; rows * pitch]);
             let operands = Operands { x: x.read(), w: w.read(), bias: None };
             let (layer, to) = (LinearShape { rows, inputs: 24, outputs: width }, HalfResult::Half(y.write()));
-            operations::linear_half(q, K::HALF, layer, operands, Activation::None, None, to);
+            let room = product_half::scratch::<K>(q, layer);
+            operations::linear_half(q, K::HALF, layer, operands, (Activation::None, None), to, room.write());
             y.now()
         });
         if y != inside(&y_apart) || between(&y_apart).iter().any(|v| *v != 0x3c00) {
