@@ -152,15 +152,15 @@ impl Plan {
             operations / 1e12,
             bytes / 1e12
         );
-        say!("\n{:32} {:>8} {:>9} {:>9} {:>9}", "kernel", "launches", "GB", "TFLOP", "ms");
+        say!("\n{:32} {:>8} {:>9} {:>9} {:>9} {:>9}", "kernel", "launches", "blocks", "GB", "TFLOP", "ms");
         let mut rows: Vec<(&KernelTally, f64)> =
             self.tally.kernels.values().map(|tally| (tally, self.time_of(tally.kernel.name))).collect();
         rows.sort_by(|(_, a), (_, b)| b.total_cmp(a));
-        for (KernelTally { kernel, launches, work }, time) in rows {
-            line(kernel.name, *launches, *work, time);
+        for (KernelTally { kernel, launches, fewest, work }, time) in rows {
+            line(kernel.name, *launches, &fewest.to_string(), *work, time);
         }
         let all = Cost { bytes: self.bytes(|_| true), operations: self.operations() };
-        line("all", self.launches(|_| true), all, self.time());
+        line("all", self.launches(|_| true), "", all, self.time());
         say!(
             "\n{:.1} GB outside of products, {} launches that only convert, {} waits of the host, {:.1} GB of memory",
             self.bytes(|kernel| !is_product(kernel)) as f64 / 1e9,
@@ -171,7 +171,8 @@ impl Plan {
     }
 }
 
-fn line(name: &str, launches: u64, work: Cost, time: f64) {
+/// A row; of blocks the fewest of a launch, which keep a GPU busy or do not.
+fn line(name: &str, launches: u64, blocks: &str, work: Cost, time: f64) {
     let (gigabytes, teraflops) = (work.bytes as f64 / 1e9, work.operations as f64 / 1e12);
-    say!("{name:32} {launches:>8} {gigabytes:>9.2} {teraflops:>9.3} {:>9.3}", time * 1e3);
+    say!("{name:32} {launches:>8} {blocks:>9} {gigabytes:>9.2} {teraflops:>9.3} {:>9.3}", time * 1e3);
 }

@@ -19,6 +19,8 @@ pub struct KernelTally {
     pub kernel: &'static Kernel,
     /// How often it was launched.
     pub launches: u64,
+    /// Blocks of the launch that had the fewest: a GPU has room for hundreds at once.
+    pub fewest: u32,
     /// What they cost together.
     pub work: Work,
 }
@@ -70,9 +72,10 @@ impl Paper {
         let mut state = self.state();
         let (kernel, work) = (launch.kernel, launch.work);
         state.tally.launches.push((kernel, work));
-        let none = KernelTally { kernel, launches: 0, work: Work::default() };
+        let none = KernelTally { kernel, launches: 0, fewest: launch.blocks, work: Work::default() };
         let all = state.tally.kernels.entry(kernel.name).or_insert(none);
         all.launches += 1;
+        all.fewest = all.fewest.min(launch.blocks);
         all.work.bytes += work.bytes;
         all.work.operations += work.operations;
     }
