@@ -1,13 +1,13 @@
 //! Products of few results and a long K, which would keep a GPU's few blocks busy for long: K is cut into ranges, each has a matrix of
 //! sums in scratch, and these are added and finished by a kernel of their own.
 //!
-//! In how many is a function of the shape alone; where bits depend on it, not of the number of rows. This file does not know what multiplies.
+//! In how many is a function of the shape alone; where bits depend on it, not of the number of rows. This file does not know what
+//! multiplies.
 
 use super::elementwise::code;
 use super::{Floats, Values, ValuesMut, same, size};
 use crate::kernels;
-use crate::launch::KernelLaunch;
-use crate::launch::Queue;
+use crate::launch::{KernelLaunch, Queue};
 use crate::values::nothing;
 use dtrain_engine::device::Activation;
 
