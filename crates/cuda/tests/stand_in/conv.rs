@@ -14,8 +14,8 @@ pub fn images(extent: Extent) -> Vec<Conv3dShape> {
         (3, 2, [10, 11], 4, [3, 2], [2, 3], [1, 0]),
         (2, 70, [5, 5], 66, [3, 3], [1, 1], [1, 1]),
         (1, 2, [12, 12], 3, [5, 5], [3, 2], [2, 2]),
-        // More than one range of cells in the gradient of weights.
-        (6, 2, [30, 25], 3, [3, 3], [1, 1], [1, 1]),
+        // More than one range of cells in the gradient of weights, which are shorter than a block of K.
+        (5, 2, [20, 19], 3, [3, 3], [1, 1], [1, 1]),
         (2, 3, [8, 9], 5, [3, 3], [2, 1], [1, 1]),
     ];
     let shape = |&(images, channels, size, outputs, kernel, stride, padding): &_| {
@@ -35,8 +35,8 @@ pub fn volumes(extent: Extent) -> Vec<Conv3dShape> {
         // No two sides, steps or zeros alike.
         (2, 3, [5, 9, 7], 4, [3, 2, 4], [2, 1, 3], [1, 0, 2]),
         (1, 30, [3, 4, 5], 70, [3, 3, 3], [1, 1, 1], [1, 1, 1]),
-        // More than one range of cells in the gradient of weights.
-        (3, 2, [9, 14, 12], 3, [2, 3, 3], [1, 1, 1], [1, 1, 1]),
+        // More than one range of cells in the gradient of weights, as above.
+        (2, 2, [9, 14, 12], 3, [2, 3, 3], [1, 1, 1], [1, 1, 1]),
         (2, 3, [4, 6, 5], 5, [2, 3, 3], [2, 1, 2], [1, 1, 0]),
     ];
     let shape = |&(images, channels, size, outputs, kernel, stride, padding): &_| Conv3dShape {
