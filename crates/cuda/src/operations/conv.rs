@@ -4,6 +4,7 @@
 
 use super::elementwise::code;
 use super::product::TILE;
+use super::ranges::filling;
 use super::sums::{Parts, plane_sums, plane_sums_scratch, sum_parts};
 use super::{FloatsMut, Storage, Values, ValuesMut, alike, room, same, size};
 use crate::kernels::{self, Kernel};
@@ -11,8 +12,6 @@ use crate::launch::{Argument, KernelLaunch, Queue};
 use crate::values::nothing;
 use dtrain_engine::device::{Activation, Conv3dShape, ConvShape, Operands};
 
-/// Cells that one range of a weight gradient has at least.
-const RANGE: usize = 512;
 /// Blocks that a weight gradient is cut for: some for each place that the largest GPU has for one. The sums of all ranges are then at
 /// most so many tiles.
 const BLOCKS: usize = 2048;
@@ -100,7 +99,6 @@ fn planned(shape: &Conv3dShape) -> Plan {
     }
     let terms = shape.channels * volume(shape.kernel);
     let cells = shape.images * volume(shape.output_size());
-    let ranges = BLOCKS / tiles(shape.outputs, terms).max(1);
     let elements = shape.images * volume(shape.size);
     // Kernels count columns of a product in 32 bits.
     size(cells.max(elements));
@@ -108,7 +106,7 @@ fn planned(shape: &Conv3dShape) -> Plan {
         lengths: [elements * shape.channels, shape.outputs * terms, cells * shape.outputs],
         terms,
         cells,
-        splits: ranges.min(cells.div_ceil(RANGE)).max(1),
+        splits: filling(BLOCKS, tiles(shape.outputs, terms), cells),
         argument: match shape.flat() {
             Some(flat) => Argument::Conv2d(fields(&flat)),
             None => Argument::Conv3d(fields(shape)),

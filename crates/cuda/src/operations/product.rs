@@ -3,7 +3,7 @@
 //! This file does not know libraries of products.
 
 use super::elementwise::code;
-use super::ranges::{Ending, Placed, finish, whole_ranges};
+use super::ranges::{Ending, finish, room_for, whole_ranges};
 use super::{Floats, FloatsMut, room, same, size};
 use crate::kernels;
 use crate::launch::{KernelLaunch, Queue};
@@ -11,13 +11,6 @@ use dtrain_engine::device::{Activation, Gelu, LinearShape, Operands, Product, St
 
 /// Rows and columns of a tile.
 pub(super) const TILE: usize = 64;
-
-/// What happens to a sum after it is complete.
-#[derive(Clone, Copy)]
-struct Finish<'a> {
-    bias: Option<Floats<'a>>,
-    activation: Activation,
-}
 
 /// Elements from the first of a matrix to its last.
 pub(super) fn reach(rows: usize, columns: usize, strides: Strides) -> usize {
@@ -63,8 +56,7 @@ fn cut(shape: &Product) -> usize {
 /// Elements of scratch that [`product`] wants.
 #[must_use]
 pub fn product_scratch(shape: &Product) -> usize {
-    let ranges = cut(shape);
-    if ranges > 1 { ranges * shape.m * shape.n } else { 0 }
+    room_for(cut(shape), shape)
 }
 
 /// The same of [`linear`].
@@ -79,7 +71,7 @@ fn finished(
     a: Floats<'_>,
     b: Floats<'_>,
     c: FloatsMut<'_>,
-    finish_with: Finish<'_>,
+    ending: Ending<'_>,
     mut scratch: FloatsMut<'_>,
 ) {
     hold(shape, [a.len(), b.len(), c.len()]);
@@ -88,16 +80,13 @@ fn finished(
     }
     let ranges = cut(shape);
     if ranges == 1 {
-        return launched(queue, (shape, ranges), [a, b], c, finish_with);
+        return launched(queue, (shape, ranges), [a, b], c, ending);
     }
     let len = product_scratch(shape);
     room("scratch", scratch.len(), len);
-    let plain = Finish { bias: None, activation: Activation::None };
     let dense = Product { c_row: shape.n, ..*shape };
-    launched(queue, (&dense, ranges), [a, b], scratch.part(0..len), plain);
-    let Finish { bias, activation } = finish_with;
-    let placed = Placed { rows: shape.m, width: shape.n, pitch: shape.c_row };
-    finish(queue, placed, scratch.read().part(0..len), Ending { bias, activation, plus: None }, c.into());
+    launched(queue, (&dense, ranges), [a, b], scratch.part(0..len), Ending::PLAIN);
+    finish(queue, shape, scratch.read().part(0..len), ending, c.into());
 }
 
 /// A product, or the sums of so many ranges of it, one behind the other.
@@ -106,7 +95,7 @@ fn launched(
     (shape, ranges): (&Product, usize),
     [a, b]: [Floats<'_>; 2],
     mut c: FloatsMut<'_>,
-    finish: Finish<'_>,
+    ending: Ending<'_>,
 ) {
     let [m, n, k] = [shape.m, shape.n, shape.k].map(|n| size(n).into());
     let strides =
@@ -115,7 +104,7 @@ fn launched(
     let arguments = [
         a.into(),
         b.into(),
-        finish.bias.into(),
+        ending.bias.into(),
         (&mut c).into(),
         m,
         n,
@@ -126,7 +115,7 @@ fn launched(
         b_column,
         c_row,
         u32::from(shape.write == Write::Add).into(),
-        code(finish.activation).into(),
+        code(ending.activation).into(),
         size(ranges).into(),
     ];
     let tiles = shape.m.div_ceil(TILE) * shape.n.div_ceil(TILE);
@@ -143,7 +132,7 @@ pub fn product(
     c: FloatsMut<'_>,
     scratch: FloatsMut<'_>,
 ) {
-    finished(queue, shape, a, b, c, Finish { bias: None, activation: Activation::None }, scratch);
+    finished(queue, shape, a, b, c, Ending::PLAIN, scratch);
 }
 
 /// Asserts the lengths of the operands of a linear layer.
@@ -169,7 +158,7 @@ pub fn linear(
     let Operands { x, w, bias } = operands;
     linear_lengths(shape, [x.len(), w.len(), y.len()], bias);
     let product = product_of_linear(shape, shape.outputs);
-    finished(queue, &product, x, w, y, Finish { bias, activation }, scratch);
+    finished(queue, &product, x, w, y, Ending { bias, activation, plus: None }, scratch);
 }
 
 /// What the kernels call a form of GELU: whether it is by way of tanh.

@@ -4,7 +4,7 @@
 
 use super::elementwise::code;
 use super::product::{by_tanh, hold, linear_lengths, product_of_linear};
-use super::ranges::{BLOCKS, Ending, Placed, RANGE, finish, ranges};
+use super::ranges::{BLOCKS, ENOUGH, Ending, filling, finish, ranges, room_for};
 use super::sums::{Parts, sum_parts};
 use super::{
     Floats, FloatsMut, Half, Halves, HalvesMut, Storage, Values, ValuesMut, pitch_of, room, same, size,
@@ -27,10 +27,6 @@ static OF_F16: [Tile; 2] = [
     (64, [&kernels::PRODUCT_F16_NT_64, &kernels::PRODUCT_F16_NN_64, &kernels::PRODUCT_F16_TN_64]),
     (128, [&kernels::PRODUCT_F16_NT_128, &kernels::PRODUCT_F16_NN_128, &kernels::PRODUCT_F16_TN_128]),
 ];
-
-/// Tiles of 128 that should be there before they are used: about one for each multiprocessor. With fewer, smaller ones keep
-/// more of a GPU busy. The bits are the same.
-const ENOUGH: usize = 128;
 
 /// The kernels of a linear layer with GELU behind it, by tile.
 static GELU_OF_BF16: [(usize, &Kernel); 2] =
@@ -73,15 +69,6 @@ impl HalfResult<'_> {
     }
 }
 
-/// What happens to a sum after it is complete.
-#[derive(Clone, Copy)]
-struct Finish<'a> {
-    bias: Option<Floats<'a>>,
-    activation: Activation,
-    /// Added to the activation; lies as C does.
-    plus: Option<Halves<'a>>,
-}
-
 /// How a matrix lies: from row to row, or from column to column where columns are contiguous.
 fn pitch(strides: Strides) -> Option<(usize, bool)> {
     match strides {
@@ -109,7 +96,8 @@ pub fn product_half_is_there(shape: &Product) -> bool {
     layouts(shape).is_some()
 }
 
-/// Whether there are enough tiles of 128, and each is more than half full.
+/// Whether there are enough tiles of 128, and each is more than half full: else smaller ones keep more of a GPU busy. The bits are
+/// the same.
 fn are_enough(rows: usize, columns: usize) -> bool {
     rows.min(columns) > 64 && rows.div_ceil(128) * columns.div_ceil(128) >= ENOUGH
 }
@@ -129,7 +117,7 @@ fn cut(shape: &Product, result: Storage) -> usize {
         (Storage::F32, COLUMNS_BY_ROWS) if shape.c_row == shape.n => {
             let (tile, _) = OF_BF16[usize::from(are_enough(shape.m, shape.n))];
             let tiles = shape.m.div_ceil(tile) * shape.n.div_ceil(tile);
-            (BLOCKS / tiles).min(shape.k.div_ceil(RANGE)).max(1)
+            filling(BLOCKS, tiles, shape.k)
         }
         (Storage::F32, _) => 1,
         (Storage::Half(_), _) => ranges(shape.n, shape.k),
@@ -139,8 +127,7 @@ fn cut(shape: &Product, result: Storage) -> usize {
 /// Elements of scratch that [`product_half`] wants for a result that lies so.
 #[must_use]
 pub fn product_half_scratch(shape: &Product, result: Storage) -> usize {
-    let ranges = cut(shape, result);
-    if ranges > 1 { ranges * shape.m * shape.n } else { 0 }
+    room_for(cut(shape, result), shape)
 }
 
 /// The same of [`linear_half`].
@@ -170,11 +157,11 @@ fn launched(
     (shape, ranges): (&Product, usize),
     [a, b]: [Halves<'_>; 2],
     mut c: HalfResult<'_>,
-    finish: Finish<'_>,
+    ending: Ending<'_>,
 ) {
     c.holds(shape, [a, b]);
     let adds = shape.write == Write::Add;
-    same("plus", finish.plus.map_or(c.len(), |plus| plus.len()), c.len());
+    same("plus", ending.plus.map_or(c.len(), |plus| plus.len()), c.len());
     if shape.m * shape.n == 0 {
         return;
     }
@@ -189,8 +176,8 @@ fn launched(
     let arguments = [
         a.into(),
         b.into(),
-        finish.bias.into(),
-        finish.plus.into(),
+        ending.bias.into(),
+        ending.plus.and_then(Values::halves).into(),
         floats,
         halves,
         m,
@@ -200,7 +187,7 @@ fn launched(
         b_pitch,
         c_pitch,
         u32::from(adds).into(),
-        code(finish.activation).into(),
+        code(ending.activation).into(),
         aligned.into(),
         size(ranges).into(),
     ];
@@ -221,31 +208,25 @@ fn finished(
     shape: &Product,
     operands: [Halves<'_>; 2],
     c: HalfResult<'_>,
-    finish_with: Finish<'_>,
+    ending: Ending<'_>,
     mut scratch: FloatsMut<'_>,
 ) {
     c.holds(shape, operands);
     let (ranges, len) = (cut(shape, c.storage(half)), shape.m * shape.n);
     if ranges == 1 {
-        return launched(queue, half, (shape, 1), operands, c, finish_with);
+        return launched(queue, half, (shape, 1), operands, c, ending);
     }
-    let plain = Finish { bias: None, activation: Activation::None, plus: None };
     let dense = Product { c_row: shape.n, ..*shape };
     room("scratch", scratch.len(), ranges * len);
     let mut parts = scratch.part(0..ranges * len);
-    launched(queue, half, (&dense, ranges), operands, HalfResult::F32(parts.part(0..ranges * len)), plain);
+    let sums = HalfResult::F32(parts.part(0..ranges * len));
+    launched(queue, half, (&dense, ranges), operands, sums, Ending::PLAIN);
     match c {
         HalfResult::F32(mut c) => {
             let all = Parts { len, count: ranges, pitch: len };
             sum_parts(queue, &all, parts.read(), c.part(0..len));
         }
-        HalfResult::Half(c) => {
-            let Finish { bias, activation, plus } = finish_with;
-            let plus = plus.map(|plus| Values::halves_of(plus, half));
-            let placed = Placed { rows: shape.m, width: shape.n, pitch: shape.c_row };
-            let y = ValuesMut::halves_of(c, half);
-            finish(queue, placed, parts.read(), Ending { bias, activation, plus }, y);
-        }
+        HalfResult::Half(c) => finish(queue, shape, parts.read(), ending, ValuesMut::halves_of(c, half)),
     }
 }
 
@@ -261,8 +242,7 @@ pub fn product_half(
     c: HalfResult<'_>,
     scratch: FloatsMut<'_>,
 ) {
-    let plain = Finish { bias: None, activation: Activation::None, plus: None };
-    finished(queue, half, shape, operands, c, plain, scratch);
+    finished(queue, half, shape, operands, c, Ending::PLAIN, scratch);
 }
 
 /// `y[rows, out] = act(x[rows, in] w[out, in]^T + bias[out]) + plus[rows, out]`; the bias is f32 and added before the sum is
@@ -281,11 +261,12 @@ pub fn linear_half(
     let pitch = pitch_of("y", y.len(), rows, outputs);
     linear_lengths(shape, [x.len(), w.len(), rows * outputs], bias);
     let product = product_of_linear(shape, pitch);
-    finished(queue, half, &product, [x, w], y, Finish { bias, activation, plus }, scratch);
+    let ending = Ending { bias, activation, plus: plus.map(|plus| Values::halves_of(plus, half)) };
+    finished(queue, half, &product, [x, w], y, ending, scratch);
 }
 
-/// `z[rows, out] = x[rows, in] w[out, in]^T + bias[out]` and `y = gelu(z)`, in halves: where K is not cut the bits of [`linear_half`] and of
-/// [`gelu`](super::gelu) behind it.
+/// `z[rows, out] = x[rows, in] w[out, in]^T + bias[out]` and `y = gelu(z)`, in halves: where K is not cut the bits of
+/// [`linear_half`] and of [`gelu`](super::gelu) behind it.
 pub fn linear_gelu_half(
     queue: &impl Queue,
     half: Half,

@@ -9,7 +9,7 @@ use super::{Floats, Values, ValuesMut, same, size};
 use crate::kernels;
 use crate::launch::{KernelLaunch, Queue};
 use crate::values::nothing;
-use dtrain_engine::device::Activation;
+use dtrain_engine::device::{Activation, Product};
 
 /// Blocks that a product is cut for: some for each multiprocessor.
 pub(super) const BLOCKS: usize = 512;
@@ -17,8 +17,8 @@ pub(super) const BLOCKS: usize = 512;
 pub(super) const RANGE: usize = 512;
 /// A shorter K is not worth another launch.
 const LONG: usize = 4 * RANGE;
-/// Tiles from which on a GPU is busy enough.
-const ENOUGH: usize = 128;
+/// Tiles from which on a GPU is busy enough: about one for each multiprocessor.
+pub(super) const ENOUGH: usize = 128;
 /// Matrices of tiles that the sums of all ranges take at most, where all of them are needed.
 const MOST: usize = 4096;
 /// Results of a row up to which a product is cut that has many rows, too: so that a row has the same bits among others.
@@ -37,30 +37,39 @@ pub(super) fn whole_ranges(tiles: usize, k: usize) -> usize {
     if k < LONG || tiles >= ENOUGH || tiles * ranges > MOST { 1 } else { ranges }
 }
 
-/// What is done to a sum.
+/// Of a product of so many tiles that is to have so many blocks, with ranges of [`RANGE`] terms at least.
+pub(super) fn filling(blocks: usize, tiles: usize, k: usize) -> usize {
+    (blocks / tiles.max(1)).min(k.div_ceil(RANGE)).max(1)
+}
+
+/// Elements of scratch for the sums of ranges.
+pub(super) fn room_for(ranges: usize, shape: &Product) -> usize {
+    if ranges > 1 { ranges * shape.m * shape.n } else { 0 }
+}
+
+/// What is done to a complete sum.
+#[derive(Clone, Copy)]
 pub(super) struct Ending<'a> {
     pub(super) bias: Option<Floats<'a>>,
     pub(super) activation: Activation,
-    /// Lies as the result does.
+    /// Added to the activation; lies as the result does.
     pub(super) plus: Option<Values<'a>>,
 }
 
-/// Rows of a result, what each of them has, and from one to the next.
-pub(super) struct Placed {
-    pub(super) rows: usize,
-    pub(super) width: usize,
-    pub(super) pitch: usize,
+impl Ending<'_> {
+    /// Nothing.
+    pub(super) const PLAIN: Self = Self { bias: None, activation: Activation::None, plus: None };
 }
 
-/// `y = act(parts[0] + parts[1] + ... + bias) + plus`, as the kernel's file says; `parts` are matrices of all rows.
+/// `y = act(parts[0] + parts[1] + ... + bias) + plus`, as the kernel's file says, of the sums of all ranges of a product.
 pub(super) fn finish(
     queue: &impl Queue,
-    Placed { rows, width, pitch }: Placed,
+    shape: &Product,
     parts: Floats<'_>,
     with: Ending<'_>,
     mut y: ValuesMut<'_>,
 ) {
-    let len = rows * width;
+    let (width, len) = (shape.n, shape.m * shape.n);
     let count = parts.len() / len;
     same("parts", parts.len(), count * len);
     same("bias", with.bias.map_or(width, |bias| bias.len()), width);
@@ -74,7 +83,7 @@ pub(super) fn finish(
         (len as u64).into(),
         size(count).into(),
         size(width).into(),
-        size(pitch).into(),
+        size(shape.c_row).into(),
         code(with.activation).into(),
     ];
     let kernel = storage.of([&kernels::FINISH, &kernels::FINISH_BF16, &kernels::FINISH_F16]);
