@@ -20,9 +20,6 @@ use std::sync::Arc;
 /// What is written down of a sum over NCCL: who sends what, and the order in which it is added. *Units*: floats.
 const WRITTEN: usize = 256;
 
-/// Threads that bring a GPU its batches, at most: one rounds some 15 GB of f32 a second to bf16, and a link carries 50 of bf16.
-const MOST_FEEDERS: u32 = 8;
-
 impl Plan {
     /// A replica with its first parameters on a GPU, and how its blocks are computed.
     ///
@@ -78,10 +75,10 @@ impl Plan {
         blocks: Blocks,
         (loss, libraries): (&dtrain_engine::Loss, &Libraries),
     ) -> Result<DeviceReplica<CudaDevice>, EngineError> {
-        let threads = Pool::new(self.config.world.threads.min(MOST_FEEDERS) as usize);
+        let threads = Pool::new(CudaDevice::MOST_THREADS.min(self.config.world.threads as usize));
         let threads = threads.map_err(|error| EngineError::Device(error.to_string()))?;
         let device = CudaDevice::new(gpu, self.config.precision)?;
-        let device = device.with_libraries(libraries)?.with_threads(threads)?;
+        let device = device.with_libraries(libraries)?.with_threads(threads);
         let model = self.gpu_model_for(&device, rows, blocks, loss)?;
         let replica = DeviceReplica::new(device, model, self.optimizer(), self.config.seed)?;
         // Held while the replica takes what it needs, and free again for the slots, and for the shards that it is told to hold.

@@ -24,7 +24,7 @@ fn batches(c: &mut Criterion) {
     for precision in [Precision::F32, Precision::Bf16, Precision::F16] {
         for threads in [1, 2, 4, 8].into_iter().filter(|threads| *threads <= cores) {
             let device = CudaDevice::new(&gpu, precision).expect("it is on paper");
-            let device = device.with_threads(Pool::new(threads).expect("threads")).expect("it is on paper");
+            let device = device.with_threads(Pool::new(threads).expect("threads"));
             let mut there = device.floats(BATCH).expect("it is on paper");
             group.bench_function(BenchmarkId::new(precision.name(), threads), |bench| {
                 bench.iter(|| device.send_activations_ahead(&batch, &mut there).expect("it is on paper"));

@@ -108,14 +108,14 @@ fn utilisation(started: &Started, asked: &Asked, rate: f64) -> Option<String> {
 /// Those that bring the GPU its batches, as many as in `dtrain train` on this machine.
 fn feeders() -> Pool {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    Pool::new(cores.min(8)).unwrap_or_else(|error| panic!("{error}"))
+    Pool::new(cores.min(CudaDevice::MOST_THREADS)).unwrap_or_else(|error| panic!("{error}"))
 }
 
 /// Prints the rate, and what else is asked for.
 fn measure(asked: &Asked, precision: Precision, machine: &Machine) -> Result<(), EngineError> {
     let gpu = machine.gpu(0);
     let libraries = if asked.library { chosen(asked, precision, &gpu)? } else { Libraries::default() };
-    let with = |device: CudaDevice| device.with_libraries(&libraries)?.with_threads(feeders());
+    let with = |device: CudaDevice| Ok(device.with_libraries(&libraries)?.with_threads(feeders()));
     let mut started = Started::new(asked, precision, || with(CudaDevice::new(&gpu, precision)?))?;
     if asked.turns > 0 {
         in_turns(&mut started, asked);

@@ -63,6 +63,11 @@ impl Way {
         Ok(Self { pieces: [Piece::new(context)?, Piece::new(context)?], threads: threads.clone() })
     }
 
+    /// These fill the pieces from now on, and empty them.
+    pub fn by(&mut self, threads: &Arc<Pool>) {
+        self.threads = threads.clone();
+    }
+
     /// Puts a list on its way to the device, behind everything that was given. The list may be changed afterwards.
     ///
     /// *Blocks* while more than two pieces are on their way.
