@@ -9,21 +9,6 @@
 // Launch: ceil(width / 256) x runs blocks of 256 threads: a strip of columns by eight lanes.
 // Does not know products.
 
-__device__ inline float slope_of_gelu(float x) {
-    float density;
-    float distribution = normal(x, density);
-    return fmaf(x, density, distribution);
-}
-
-__device__ inline float slope_of_tanh_gelu(float x) {
-    float rest, twice_slope;
-    float s = half_of_tanh(x, rest, twice_slope);
-    float bend = s * rest;
-    float slope = fmaf(x * bend, twice_slope, s);
-    // Where it is flat, its slope may be beyond the range.
-    return bend == 0.0f ? s : slope;
-}
-
 __device__ inline void turn(Eight& d, const Eight& x, u32 kind) {
     if (kind == 0) {
         for (u32 i = 0; i < 8; i++) d.v[i] = x.v[i] > 0.0f ? d.v[i] : 0.0f;
@@ -46,8 +31,7 @@ extern "C" __global__ void __launch_bounds__(256) NAME(gradient_parts_, )(
     for (u32 row = run * 256 + threadIdx.x / 32; own.count > 0 && row < end; row += 8) {
         u64 at = (u64)row * width + own.first;
         Eight x, some;
-        x.read(saved + at, own.count, wide, 0.0f);
-        some.read(d + at, own.count, wide, 0.0f);
+        Eight::read_both(x, saved + at, some, (const Stored*)d + at, own.count, wide);
         turn(some, x, kind);
         some.round_as(d);
         some.write(d + at, own.count, wide);

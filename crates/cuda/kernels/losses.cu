@@ -101,9 +101,13 @@ extern "C" __global__ void __launch_bounds__(512) NAME(cross_entropy_, )(
     float weight = class_weights ? class_weights[target] : 1.0f, goal = x[target];
     float main = 1.0f - smoothing, spread = smoothing / (float)width;
     Exponentials own = {Greatest::none(width), 0.0f, 0.0f, 0.0f, 0.0f};
+    // The next are on their way while those at hand are added.
+    Packed<Stored> next = {};
+    if (start < width) next = Packed<Stored>::read(x + start, width - start, wide, -infinity());
     for (u32 first = start; first < width; first += ROUND) {
-        Eight some;
-        some.read(x + first, width - first, wide, -infinity());
+        Eight some = next.eight();
+        u32 left = width - first;
+        if (left > ROUND) next = Packed<Stored>::read(x + first + ROUND, left - ROUND, wide, -infinity());
         own.add(some, first, width);
         if (spread > 0.0f) own.weigh(some, class_weights, first, width);
     }
@@ -135,11 +139,7 @@ extern "C" __global__ void __launch_bounds__(512) NAME(cross_entropy_, )(
     for (u32 first = start; first < width; first += ROUND) {
         Eight some;
         some.read(x + first, width - first, wide, 0.0f);
-        // Of a NaN any number may come, but then the share is none.
-        for (u32 i = 0; i < 8; i++) {
-            float away = some.v[i] - top, power = exponential_in_range(away);
-            some.v[i] = (away < -87.3f ? 0.0f : power) * share;
-        }
+        for (u32 i = 0; i < 8; i++) some.v[i] = exponential_to_zero(some.v[i] - top) * share;
         if (spread != 0.0f) {
             for (u32 i = 0; i < 8; i++) {
                 float w = class_weights && first + i < width ? class_weights[first + i] : 1.0f;

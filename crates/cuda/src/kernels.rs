@@ -142,19 +142,19 @@ kernels! {
         RELU_F16 "relu_f16" 256 "hHl"
         RELU_GRADIENT_F16 "relu_gradient_f16" 256 "hHl"
     }
-    GELU_CU "gelu.cu" ["math.cuh", "f32.cuh"] {
+    GELU_CU "gelu.cu" ["exact.cuh", "math.cuh", "f32.cuh"] {
         GELU "gelu_f32" 256 "fFl"
         GELU_GRADIENT "gelu_gradient_f32" 256 "fFl"
         GELU_TANH "gelu_tanh_f32" 256 "fFl"
         GELU_TANH_GRADIENT "gelu_tanh_gradient_f32" 256 "fFl"
     }
-    GELU_BF16_CU "gelu.cu" ["math.cuh", "bf16.cuh"] {
+    GELU_BF16_CU "gelu.cu" ["quick.cuh", "math.cuh", "bf16.cuh"] {
         GELU_BF16 "gelu_bf16" 256 "hHl"
         GELU_GRADIENT_BF16 "gelu_gradient_bf16" 256 "hHl"
         GELU_TANH_BF16 "gelu_tanh_bf16" 256 "hHl"
         GELU_TANH_GRADIENT_BF16 "gelu_tanh_gradient_bf16" 256 "hHl"
     }
-    GELU_F16_CU "gelu.cu" ["math.cuh", "f16.cuh"] {
+    GELU_F16_CU "gelu.cu" ["quick.cuh", "math.cuh", "f16.cuh"] {
         GELU_F16 "gelu_f16" 256 "hHl"
         GELU_GRADIENT_F16 "gelu_gradient_f16" 256 "hHl"
         GELU_TANH_F16 "gelu_tanh_f16" 256 "hHl"
@@ -258,13 +258,13 @@ kernels! {
         COLUMN_PARTS_F16 "column_parts_f16" 256 "hFuuu"
         PLANE_PARTS_F16 "plane_parts_f16" 256 "hFuuu"
     }
-    GRADIENT_PARTS_CU "gradient_parts.cu" ["math.cuh", "f32.cuh", "wide.cuh", "strip.cuh"] {
+    GRADIENT_PARTS_CU "gradient_parts.cu" ["exact.cuh", "math.cuh", "f32.cuh", "wide.cuh", "strip.cuh"] {
         GRADIENT_PARTS "gradient_parts_f32" 256 "fFFuuu"
     }
-    GRADIENT_PARTS_BF16_CU "gradient_parts.cu" ["math.cuh", "bf16.cuh", "wide.cuh", "strip.cuh"] {
+    GRADIENT_PARTS_BF16_CU "gradient_parts.cu" ["quick.cuh", "math.cuh", "bf16.cuh", "wide.cuh", "strip.cuh"] {
         GRADIENT_PARTS_BF16 "gradient_parts_bf16" 256 "hHFuuu"
     }
-    GRADIENT_PARTS_F16_CU "gradient_parts.cu" ["math.cuh", "f16.cuh", "wide.cuh", "strip.cuh"] {
+    GRADIENT_PARTS_F16_CU "gradient_parts.cu" ["quick.cuh", "math.cuh", "f16.cuh", "wide.cuh", "strip.cuh"] {
         GRADIENT_PARTS_F16 "gradient_parts_f16" 256 "hHFuuu"
     }
     SUM_PARTS_CU "sum_parts.cu" [] {
@@ -307,17 +307,17 @@ kernels! {
         BATCH_NORM_STATISTICS "batch_norm_statistics" 256 "dFFuuur"
         BATCH_NORM_GRADIENT_SUMS "batch_norm_gradient_sums" 256 "dFFuu"
     }
-    LOSSES_CU "losses.cu" ["math.cuh", "sums.cuh", "f32.cuh", "wide.cuh"] {
+    LOSSES_CU "losses.cu" ["exact.cuh", "math.cuh", "sums.cuh", "f32.cuh", "wide.cuh"] {
         CROSS_ENTROPY "cross_entropy_f32" 512 "fifFDIuuruurf"
         SQUARED_ERROR "squared_error_f32" 256 "ffFDIuurf"
         ARG_MAX "arg_max_f32" 256 "fIuu"
     }
-    LOSSES_BF16_CU "losses.cu" ["math.cuh", "sums.cuh", "bf16.cuh", "wide.cuh"] {
+    LOSSES_BF16_CU "losses.cu" ["quick.cuh", "math.cuh", "sums.cuh", "bf16.cuh", "wide.cuh"] {
         CROSS_ENTROPY_BF16 "cross_entropy_bf16" 512 "hifHDIuuruurf"
         SQUARED_ERROR_BF16 "squared_error_bf16" 256 "hfHDIuurf"
         ARG_MAX_BF16 "arg_max_bf16" 256 "hIuu"
     }
-    LOSSES_F16_CU "losses.cu" ["math.cuh", "sums.cuh", "f16.cuh", "wide.cuh"] {
+    LOSSES_F16_CU "losses.cu" ["quick.cuh", "math.cuh", "sums.cuh", "f16.cuh", "wide.cuh"] {
         CROSS_ENTROPY_F16 "cross_entropy_f16" 512 "hifHDIuuruurf"
         SQUARED_ERROR_F16 "squared_error_f16" 256 "hfHDIuurf"
         ARG_MAX_F16 "arg_max_f16" 256 "hIuu"
@@ -361,7 +361,7 @@ kernels! {
     EMBEDDING_ORDER_CU "embedding_order.cu" [] {
         EMBEDDING_ORDER "embedding_order" 256 "iIu"
     }
-    PRODUCT_CU "product.cu" ["math.cuh", "tile.cuh"] {
+    PRODUCT_CU "product.cu" ["exact.cuh", "math.cuh", "tile.cuh"] {
         PRODUCT "product" 256 "fffFuuullllluuu"
         LINEAR_GELU "linear_gelu" 256 "fffFFuuuu"
     }
@@ -389,7 +389,7 @@ kernels! {
         CONV3D_F16_INPUT_GRADIENT "conv3d_f16_input_gradient" 128 "hhhHV"
         CONV3D_F16_WEIGHT_GRADIENT "conv3d_f16_weight_gradient" 128 "hhFVu"
     }
-    ATTENTION_CU "attention.cu" ["math.cuh", "sums.cuh"] {
+    ATTENTION_CU "attention.cu" ["exact.cuh", "math.cuh", "sums.cuh"] {
         ATTENTION_32 "attention_32" 128 "fFFuuur"
         ATTENTION_QUERIES_32 "attention_queries_32" 128 "ffffFFuuur"
         ATTENTION_KEYS_32 "attention_keys_32" 128 "ffffFuuur"
@@ -403,7 +403,7 @@ kernels! {
         ATTENTION_QUERIES_256 "attention_queries_256" 128 "ffffFFuuur"
         ATTENTION_KEYS_256 "attention_keys_256" 128 "ffffFuuur"
     }
-    ATTENTION_BF16_CU "attention_half.cu" ["math.cuh", "sums.cuh", "bf16.cuh", "tensor.cuh"] {
+    ATTENTION_BF16_CU "attention_half.cu" ["quick.cuh", "math.cuh", "sums.cuh", "bf16.cuh", "tensor.cuh"] {
         ATTENTION_BF16_32 "attention_bf16_32" 128 "hHFuuur"
         ATTENTION_BF16_QUERIES_32 "attention_bf16_queries_32" 128 "hhfhHFuuur"
         ATTENTION_BF16_KEYS_32 "attention_bf16_keys_32" 128 "hffhHuuur"
@@ -414,7 +414,7 @@ kernels! {
         ATTENTION_BF16_QUERIES_128 "attention_bf16_queries_128" 128 "hhfhHFuuur"
         ATTENTION_BF16_KEYS_128 "attention_bf16_keys_128" 128 "hffhHuuur"
     }
-    ATTENTION_F16_CU "attention_half.cu" ["math.cuh", "sums.cuh", "f16.cuh", "tensor.cuh"] {
+    ATTENTION_F16_CU "attention_half.cu" ["quick.cuh", "math.cuh", "sums.cuh", "f16.cuh", "tensor.cuh"] {
         ATTENTION_F16_32 "attention_f16_32" 128 "hHFuuur"
         ATTENTION_F16_QUERIES_32 "attention_f16_queries_32" 128 "hhfhHFuuur"
         ATTENTION_F16_KEYS_32 "attention_f16_keys_32" 128 "hffhHuuur"
@@ -425,7 +425,7 @@ kernels! {
         ATTENTION_F16_QUERIES_128 "attention_f16_queries_128" 128 "hhfhHFuuur"
         ATTENTION_F16_KEYS_128 "attention_f16_keys_128" 128 "hffhHuuur"
     }
-    PRODUCT_BF16_CU "product_half.cu" ["math.cuh", "bf16.cuh", "tensor.cuh"] {
+    PRODUCT_BF16_CU "product_half.cu" ["quick.cuh", "math.cuh", "bf16.cuh", "tensor.cuh"] {
         PRODUCT_BF16_NT_64 "product_bf16_nt_64" 128 "hhfhFHuuullluuuu"
         PRODUCT_BF16_NN_64 "product_bf16_nn_64" 128 "hhfhFHuuullluuuu"
         PRODUCT_BF16_TN_64 "product_bf16_tn_64" 128 "hhfhFHuuullluuuu"
@@ -435,7 +435,7 @@ kernels! {
         LINEAR_BF16_GELU_64 "linear_bf16_gelu_64" 128 "hhfHHuuuuu"
         LINEAR_BF16_GELU_128 "linear_bf16_gelu_128" 128 "hhfHHuuuuu"
     }
-    PRODUCT_F16_CU "product_half.cu" ["math.cuh", "f16.cuh", "tensor.cuh"] {
+    PRODUCT_F16_CU "product_half.cu" ["quick.cuh", "math.cuh", "f16.cuh", "tensor.cuh"] {
         PRODUCT_F16_NT_64 "product_f16_nt_64" 128 "hhfhFHuuullluuuu"
         PRODUCT_F16_NN_64 "product_f16_nn_64" 128 "hhfhFHuuullluuuu"
         PRODUCT_F16_TN_64 "product_f16_tn_64" 128 "hhfhFHuuullluuuu"

@@ -48,9 +48,9 @@ const ASSEMBLER: &[(&str, &[&str])] = &[
             "cp.async.cg.shared.global",
             "cp.async.commit_group",
             "cp.async.wait_group",
-            "ex2.approx.ftz.f32",
         ],
     ),
+    ("quick.cuh", &["ex2.approx.ftz.f32", "rcp.approx.ftz.f32"]),
     ("bf16.cuh", &["mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32", "cvt.rn.bf16x2.f32"]),
     ("f16.cuh", &["mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32", "cvt.rn.f16x2.f32", "cvt.f32.f16"]),
 ];

@@ -1,36 +1,6 @@
-// Exponential, logarithm, hyperbolic tangent and normal distribution, term by term as the CPU device has them (crates/engine/src/cpu/math.rs),
-// from operations that IEEE 754 rounds exactly. So they give the same bits on every GPU and on the CPU.
-
-// e^x from -87.3 to 88.7, within 1 ulp or so. What comes of other numbers, or of NaN, is any number. Source: Cephes, expf.
-__device__ inline float exponential_in_range(float x) {
-    const float ROUND = 12582912.0f;  // adding 1.5 * 2^23 rounds to an integer, which then stands in the low bits
-    float t = fmaf(x, 1.44269504088896340736f, ROUND);
-    float n = t - ROUND;
-    float r = fmaf(n, -0.69314575f, x);
-    r = fmaf(n, -1.4286068e-6f, r);
-    float p = 1.9875691e-4f;
-    p = fmaf(p, r, 1.3981999e-3f);
-    p = fmaf(p, r, 8.333452e-3f);
-    p = fmaf(p, r, 4.1665796e-2f);
-    p = fmaf(p, r, 1.6666665e-1f);
-    p = fmaf(p, r, 0.5f);
-    float y = fmaf(p * r, r, r) + 1.0f;
-    return __uint_as_float(__float_as_uint(y) + (__float_as_uint(t) << 23));
-}
-
-// e^x; 0 below -87.3 and infinity above 88.7; NaN stays NaN, whose bits must not go the way of a number's.
-__device__ inline float exponential(float x) {
-    float scaled = exponential_in_range(x);
-    float low = x < -87.3f ? 0.0f : scaled;
-    return x <= 88.7f ? low : x + infinity();
-}
-
-// The same of what is not above zero, or is NaN.
-__device__ inline float exponential_to_zero(float x) {
-    float scaled = exponential_in_range(x);
-    float low = x < -87.3f ? 0.0f : scaled;
-    return x <= 0.0f ? low : x;
-}
+// Logarithm, hyperbolic tangent and normal distribution, term by term as the CPU device has them (crates/engine/src/cpu/math.rs).
+// What they are made of is rounded exactly, as IEEE 754 says, but for exponentials and inverses, which are those of exact.cuh or of
+// quick.cuh: behind the first they give the same bits on every GPU and on the CPU.
 
 // ln x of a positive finite number in f64, within 1e-14 relative or so.
 __device__ inline double logarithm(double x) {
@@ -56,7 +26,7 @@ __device__ inline float half_of_tanh(float x, float& rest, float& twice_slope) {
     float square = x * x;
     float twice_u = TWICE * x * fmaf(square, CUBIC, 1.0f);
     float e = exponential_to_zero(-fabsf(twice_u));
-    float greater = 1.0f / (1.0f + e);
+    float greater = inverse(1.0f + e);
     float less = e * greater;
     twice_slope = TWICE * fmaf(square, 3.0f * CUBIC, 1.0f);
     rest = twice_u < 0.0f ? greater : less;
@@ -73,7 +43,7 @@ __device__ inline float normal(float x, float& density) {
     float lost = fmaf(h, x, -square);
     float e = exponential_to_zero(square);
     e = e > 0.0f ? fmaf(lost, e, e) : e;
-    float t = 1.0f / fmaf(z, 0.3275911f, 1.0f);
+    float t = inverse(fmaf(z, 0.3275911f, 1.0f));
     float p = -0.14434367f;
     p = fmaf(p, t, 0.5103817f);
     p = fmaf(p, t, -0.4301599f);
@@ -95,4 +65,20 @@ __device__ inline float exact_gelu(float x) {
 __device__ inline float tanh_gelu(float x) {
     float rest, twice_slope;
     return x * half_of_tanh(x, rest, twice_slope);
+}
+
+// What `exact_gelu` and `tanh_gelu` rise by.
+__device__ inline float slope_of_gelu(float x) {
+    float density;
+    float distribution = normal(x, density);
+    return fmaf(x, density, distribution);
+}
+
+__device__ inline float slope_of_tanh_gelu(float x) {
+    float rest, twice_slope;
+    float s = half_of_tanh(x, rest, twice_slope);
+    float bend = s * rest;
+    float slope = fmaf(x * bend, twice_slope, s);
+    // Where it is flat, its slope may be beyond the range.
+    return bend == 0.0f ? s : slope;
 }

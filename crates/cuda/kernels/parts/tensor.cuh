@@ -39,13 +39,6 @@ __device__ inline void end_of_copies() { asm volatile("cp.async.commit_group;" :
 // Waits for all groups but the last LATEST.
 template <u32 LATEST>
 __device__ inline void copies_are_done() { asm volatile("cp.async.wait_group %0;" :: "n"(LATEST) : "memory"); }
-
-// 2^x within 2 ulp; subnormal results are zero.
-__device__ inline float power_of_two(float x) {
-    float y;
-    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-    return y;
-}
 #endif
 
 // A pair of halves as floats: exact.

@@ -72,6 +72,18 @@ struct Eight {
         }
     }
 
+    // The same places of two lists, both on their way before one is there. They are `wide` together.
+    template <class T>
+    __device__ static void read_both(Eight& a, const T* from_a, Eight& b, const T* from_b, u32 count, bool wide) {
+        if (wide && count >= 8) {
+            a.read_wide(from_a);
+            b.read_wide(from_b);
+        } else {
+            a.read(from_a, count, false, 0.0f);
+            b.read(from_b, count, false, 0.0f);
+        }
+    }
+
     template <class T>
     __device__ void write(T* to, u32 count, bool wide) const {
         if (wide && count >= 8) {
@@ -93,6 +105,14 @@ struct Packed {
         Packed packed = {};
         x.write_wide((T*)packed.quads);
         return packed;
+    }
+
+    // As `Eight::read`; nothing waits for them here.
+    __device__ static Packed read(const T* from, u32 count, bool wide, float rest) {
+        if (wide && count >= 8) return *(const Packed*)from;
+        Eight x = {};
+        x.read(from, count, false, rest);
+        return of(x);
     }
 
     __device__ Eight eight() const {

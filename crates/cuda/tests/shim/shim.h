@@ -377,6 +377,7 @@ using shim::copy_behind;
 using shim::end_of_copies;
 using shim::f16_as_float;
 using shim::power_of_two;
+using shim::quick_inverse;
 
 /* What the tests look up for each kernel. */
 #define SHIM_KERNEL(label, function)                                                     \

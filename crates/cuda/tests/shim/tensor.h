@@ -1,5 +1,5 @@
 /* Tensor cores for the stand-in: a body for each instruction that tensor.cuh, bf16.cuh and f16.cuh of kernels/parts name,
- * after the PTX manual's tables of fragments. It stands in the middle of shim.h, in its namespace.
+ * after the PTX manual's tables of fragments; the quick functions of quick.cuh as well. It stands in the middle of shim.h, in its namespace.
  *
  * What a GPU leaves undefined, or traps, is an error here: addresses that are not aligned to 16 bytes, matrices and copies
  * outside of shared memory, lanes that do not come. A copy behind the thread's back lands no sooner than it is waited for,
@@ -141,6 +141,9 @@ static float power_of_two(float x) {
     float y = exp2f(x);
     return y < 1.17549435e-38f ? 0.0f : y;
 }
+
+/* rcp.approx.ftz.f32 */
+static float quick_inverse(float x) { return 1.0f / x; }
 
 /* cvt.rn.bf16x2.f32, cvt.rn.f16x2.f32 */
 static unsigned as_bf16(float low, float high) { return nearest_bf16(low) | (unsigned)nearest_bf16(high) << 16; }

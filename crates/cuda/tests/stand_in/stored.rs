@@ -1,8 +1,9 @@
 //! Checks of operations over numbers that lie in memory as halves.
 //!
 //! A kernel is written once for f32 and for halves, which it reads as f32 and rounds when it writes. So the halves that it gives are
-//! those of the f32 results on the same numbers, bit for bit; and the f32 kernels are held against the CPU elsewhere. What falls back to
-//! f32 is held near the CPU's. Products, attention and convolutions on tensor cores have files of their own.
+//! those of the f32 results on the same numbers, bit for bit; and the f32 kernels are held against the CPU elsewhere. Where
+//! exponentials are a GPU's own, they are rounded from numbers next to the f32 results. What falls back to f32 is held near the CPU's.
+//! Products, attention and convolutions on tensor cores have files of their own.
 
 use super::halves::as_f64;
 use super::memory::Wide;
@@ -42,6 +43,36 @@ pub(super) fn to<'a, K: Kind>(x: &'a Buffer<'_, u16>) -> ValuesMut<'a> {
 /// What an operation gives beside numbers between layers: f32.
 type Beside = Vec<Vec<f32>>;
 
+/// How near halves are to f32 results.
+#[derive(Clone, Copy)]
+enum Nearness {
+    /// They are those, rounded.
+    Rounded,
+    /// They are rounded from what is off by 2^-20 of itself and of this number at most: what the instructions of quick.cuh may
+    /// make of terms of this size.
+    Quick(f32),
+}
+
+impl Nearness {
+    /// Tells the stand-in of halves that are not.
+    fn hold<K: Kind>(self, q: &StandIn, what: &str, halves: &Buffer<'_, u16>, f32s: &[f32]) {
+        let what = format!("{what} of {:?}", K::HALF);
+        let Self::Quick(terms) = self else {
+            return halves.has_bits(&what, &rounded::<K>(f32s));
+        };
+        let now = halves.now();
+        assert_eq!(now.len(), f32s.len(), "{what}: lengths");
+        for (i, (&now, &f32)) in now.iter().zip(f32s).enumerate() {
+            let (exact, off) = (f64::from(f32), (f64::from(f32.abs()) + f64::from(terms)) * 2f64.powi(-20));
+            let [low, now, high] = [nearest(K::HALF, exact - off), now, nearest(K::HALF, exact + off)]
+                .map(|bits| as_f64(K::HALF, bits));
+            if !(low <= now && now <= high) {
+                return q.wrong(format!("{what}: {i} is {now}, not from {low} to {high}"));
+            }
+        }
+    }
+}
+
 /// Runs an operation twice, over f32 and over halves that are the same numbers, and compares what it gives: `lengths` numbers to
 /// read, `outputs` to write, which hold numbers too.
 fn both<K: Kind, const N: usize, const M: usize>(
@@ -51,6 +82,22 @@ fn both<K: Kind, const N: usize, const M: usize>(
     outputs: [usize; M],
     run: impl Fn([Values<'_>; N], [ValuesMut<'_>; M]) -> Beside,
 ) {
+    let [beside, beside16] = each::<K, N, M>(q, what, (lengths, outputs), Nearness::Rounded, run);
+    for (i, (beside16, beside)) in beside16.iter().zip(&beside).enumerate() {
+        if beside16.iter().map(|v| v.to_bits()).ne(beside.iter().map(|v| v.to_bits())) {
+            q.wrong(format!("{what} of {:?}: f32 results {i} are {beside16:?}, not {beside:?}", K::HALF));
+        }
+    }
+}
+
+/// The same, which leaves it to the caller to compare what is beside.
+fn each<K: Kind, const N: usize, const M: usize>(
+    q: &StandIn,
+    what: &str,
+    (lengths, outputs): ([usize; N], [usize; M]),
+    nearness: Nearness,
+    run: impl Fn([Values<'_>; N], [ValuesMut<'_>; M]) -> Beside,
+) -> [Beside; 2] {
     let read: [Vec<u16>; N] = std::array::from_fn(|i| halves::<K>(i as u32 + 1, lengths[i], 4.0));
     let written: [Vec<u16>; M] = std::array::from_fn(|i| halves::<K>(i as u32 + 11, outputs[i], 4.0));
     let f32s = (read.each_ref().map(|x| wide::<K>(x)), written.each_ref().map(|x| wide::<K>(x)));
@@ -61,13 +108,9 @@ fn both<K: Kind, const N: usize, const M: usize>(
     let y16 = written.each_ref().map(|y| Buffer::of(q, "y", y));
     let beside16 = run(x16.each_ref().map(of::<K>), y16.each_ref().map(to::<K>));
     for (y16, y) in y16.iter().zip(&y) {
-        y16.has_bits(&format!("{what} of {:?}", K::HALF), &rounded::<K>(&y.now()));
+        nearness.hold::<K>(q, what, y16, &y.now());
     }
-    for (i, (beside16, beside)) in beside16.iter().zip(&beside).enumerate() {
-        if beside16.iter().map(|v| v.to_bits()).ne(beside.iter().map(|v| v.to_bits())) {
-            q.wrong(format!("{what} of {:?}: f32 results {i} are {beside16:?}, not {beside:?}", K::HALF));
-        }
-    }
+    [beside, beside16]
 }
 
 const LENGTHS: [usize; 4] = [1, 3, 2017, 257];
@@ -120,11 +163,12 @@ pub fn point_wise<K: Kind>(q: &StandIn, extent: Extent) {
             Vec::new()
         });
         for form in [Gelu::Exact, Gelu::Tanh] {
-            both::<K, 1, 1>(q, "gelu", [len], [len], |[x], [y]| {
+            // Numbers are from -4 to 4.
+            each::<K, 1, 1>(q, "gelu", ([len], [len]), Nearness::Quick(4.0), |[x], [y]| {
                 operations::gelu(q, form, x, y);
                 Vec::new()
             });
-            both::<K, 1, 1>(q, "gelu_gradient", [len], [len], |[x], [d]| {
+            each::<K, 1, 1>(q, "gelu_gradient", ([len], [len]), Nearness::Quick(4.0), |[x], [d]| {
                 operations::gelu_gradient(q, form, x, d);
                 Vec::new()
             });
@@ -324,13 +368,26 @@ pub fn losses<K: Kind>(q: &StandIn, extent: Extent) {
                 ignore_index: Some(targets[0]),
                 scale: 8.0,
             };
-            both::<K, 0, 1>(q, "cross_entropy", [], [rows * width], |[], [x]| {
+            let terms = Nearness::Quick(options.scale);
+            let found = each::<K, 0, 1>(q, "cross_entropy", ([], [rows * width]), terms, |[], [x]| {
                 let x = std::cell::Cell::new(Some(x));
                 run(&|rows, totals| {
                     let x = Outputs::<Values<'_>, _>::Replaced(x.take().expect("once"));
                     operations::cross_entropy(q, shape, &options, x, targets_.read(), rows, totals);
                 })
             });
+            // Two words of the loss, two of the weight, then how many counted and how many were right.
+            let [(loss, rest), (loss16, rest16)] = found.map(|beside| {
+                let words: Vec<u32> = beside[0].iter().map(|word| word.to_bits()).collect();
+                (f64::from_bits(u64::from(words[0]) | u64::from(words[1]) << 32), words[2..].to_vec())
+            });
+            let is_near = (loss - loss16).abs() <= 2f64.powi(-20) * loss.abs();
+            if !is_near || rest != rest16 {
+                q.wrong(format!(
+                    "cross_entropy of {:?}: {loss16} and {rest16:?}, not {loss} and {rest:?}",
+                    K::HALF
+                ));
+            }
         }
         let t = Buffer::of(q, "t", &numbers(5, rows * width));
         both::<K, 0, 1>(q, "squared_error", [], [rows * width], |[], [x]| {
