@@ -1,10 +1,10 @@
 //! Compiles every kernel for one architecture with the NVRTC that is given, and prints what each takes of a GPU.
 //!
 //! ```text
-//! cargo run -p dtrain-cuda --example compile_kernels -- /usr/local/cuda/lib64/libnvrtc.so.13 sm_90a
+//! cargo run -p dtrain-cuda --example compile_kernels -- /usr/local/cuda/lib64/libnvrtc.so.13 sm_90a [FOLDER]
 //! ```
 //!
-//! It needs no GPU. A kernel that does not compile is told with the compiler's messages, the others are compiled all the
+//! What was compiled of a file is kept in the folder, for `bench/instructions.py`. It needs no GPU. A kernel that does not compile is told with the compiler's messages, the others are compiled all the
 //! same, and the exit code is 1.
 
 use dtrain_cuda::kernels::FILES;
@@ -15,9 +15,15 @@ use std::time::Instant;
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
-    let [library, architecture] = arguments.as_slice() else {
-        eprintln!("error: two arguments are needed: the path of NVRTC, and an architecture such as sm_90a");
-        return ExitCode::from(2);
+    let (library, architecture, folder) = match arguments.as_slice() {
+        [library, architecture] => (library, architecture, None),
+        [library, architecture, folder] => (library, architecture, Some(Path::new(folder))),
+        _ => {
+            eprintln!(
+                "error: two arguments are needed: the path of NVRTC, and an architecture such as sm_90a; a folder may follow"
+            );
+            return ExitCode::from(2);
+        }
     };
     let nvrtc = match Nvrtc::load(Path::new(library)) {
         Ok(nvrtc) => nvrtc,
@@ -31,7 +37,19 @@ fn main() -> ExitCode {
     let mut refused = Vec::new();
     for file in FILES {
         match nvrtc.compile(file.name, &file.source(), architecture) {
-            Ok(cubin) => found.extend(cubin.resources()),
+            Ok(cubin) => {
+                let resources = cubin.resources();
+                if let (Some(folder), Some(first)) = (folder, resources.first()) {
+                    let path = folder.join(format!("{}.cubin", first.kernel));
+                    let kept =
+                        std::fs::create_dir_all(folder).and_then(|()| std::fs::write(&path, &cubin.bytes));
+                    if let Err(error) = kept {
+                        eprintln!("error: {}: {error}", path.display());
+                        return ExitCode::FAILURE;
+                    }
+                }
+                found.extend(resources);
+            }
             Err(error) => {
                 println!("{error}");
                 refused.push(file.name);

@@ -1,12 +1,12 @@
 // add: y = a + b.   add_to: y += x, the addition of the reduction tree.
 //
-// Launch: any grid, 256 threads; a loop over elements. Order: none, every element stands alone: one f32 addition, the
-// same bits as on any other device. Does not know which buffers are gradients.
+// Launch: any grid, 256 threads; a loop over elements, eight at a time. Order: none, every element stands alone: one f32
+// addition, the same bits as on any other device. Does not know which buffers are gradients.
 
 extern "C" __global__ void __launch_bounds__(256) NAME(add_, )(const Stored* a, const Stored* b, Stored* y, u64 len) {
-    for (u64 i = first_element(); i < len; i += next_element()) y[i] = a[i] + b[i];
+    each(a, b, y, len, [](float a, float b) { return a + b; });
 }
 
 extern "C" __global__ void __launch_bounds__(256) NAME(add_to_, )(const Stored* x, Stored* y, u64 len) {
-    for (u64 i = first_element(); i < len; i += next_element()) y[i] = y[i] + x[i];
+    each(y, x, y, len, [](float y, float x) { return y + x; });
 }

@@ -8,26 +8,26 @@
 // Order: thread i of a run adds values i, i + 256, ... in order (f32 in f64), then the threads as `sums` says, then the
 // runs from the first to the last. Source: Chan, Golub and LeVeque, 1979, for joining means and squares of runs.
 //
-// Launch: parts channels x runs blocks of 256 threads; batch_norm, batch_norm_by and batch_norm_gradient planes x
-// ceil(area / 1024) blocks of 256 threads.
+// Launch: parts channels x runs blocks of 256 threads; batch_norm, batch_norm_by and batch_norm_gradient any grid, 256
+// threads; a loop over elements, eight at a time.
 // Does not know running statistics beyond reading them; blending is `blend`.
-
-// Where value `i` of a channel lies.
-__device__ inline u64 value_at(u64 i, u32 channel, u32 channels, u32 area) {
-    return (i / area * channels + channel) * area + i % area;
-}
 
 extern "C" __global__ void __launch_bounds__(256) NAME(batch_norm_parts_, )(
     const Stored* x, double* parts, u32 images, u32 channels, u32 area) {
     __shared__ double room[8];
     u32 channel = blockIdx.x % channels, run = blockIdx.x / channels;
     Run values(run, images, area);
+    Walk first = values.walk(channel, channels, area), again = first;
+    u32 own = values.own();
     double count = (double)(values.end - values.start);
     double sum = 0.0, squares = 0.0;
-    for (u64 i = values.start + threadIdx.x; i < values.end; i += 256) sum += x[value_at(i, channel, channels, area)];
+    // In order, but with several loads on their way.
+#pragma unroll 8
+    for (u32 i = 0; i < own; i++) sum += x[first.next()];
     double mean = across_block(sum, room, Plus()) / count;
-    for (u64 i = values.start + threadIdx.x; i < values.end; i += 256) {
-        double away = x[value_at(i, channel, channels, area)] - mean;
+#pragma unroll 8
+    for (u32 i = 0; i < own; i++) {
+        double away = x[again.next()] - mean;
         squares += away * away;
     }
     squares = across_block(squares, room, Plus());
@@ -37,32 +37,37 @@ extern "C" __global__ void __launch_bounds__(256) NAME(batch_norm_parts_, )(
     }
 }
 
-// What 256 threads of a block do to up to 1 024 elements of one plane: y = (x - mean) * factor * gain + bias.
-__device__ inline void scale_plane(
-    const Stored* x, Stored* y, u32 area, u32 pieces, float mean, float slope, float bias) {
-    u64 plane = blockIdx.x / pieces;
-    u32 start = blockIdx.x % pieces * 1024;
-    u32 end = least(area, start + 1024);
-    for (u32 i = start + threadIdx.x; i < end; i += 256) {
-        y[plane * area + i] = fmaf(x[plane * area + i] - mean, slope, bias);
-    }
+// What one channel's values are scaled by: y = (x - mean) * slope + bias.
+struct Scale {
+    float mean, slope, bias;
+};
+
+template <class F>
+__device__ inline void scale(const Stored* x, Stored* y, u64 len, u32 channels, u32 area, F scale_of) {
+    bool wide = lies_wide(x) && lies_wide(y);
+    eights_of_channels(len, channels, area, [&](u64 first, u32 count, const Place& place) {
+        Eight some;
+        some.read(x + first, count, wide, 0.0f);
+        each_of_eight(place, channels, area, scale_of, [&](u32 i, const Scale& by) {
+            some.v[i] = fmaf(some.v[i] - by.mean, by.slope, by.bias);
+        });
+        some.write(y + first, count, wide);
+    });
 }
 
 extern "C" __global__ void __launch_bounds__(256) NAME(batch_norm_, )(
-    const Stored* x, const float* gain, const float* bias, const float* saved, Stored* y, u32 channels, u32 area) {
-    u32 pieces = parts_of(area, 1024);
-    u32 c = blockIdx.x / pieces % channels;
-    scale_plane(x, y, area, pieces, saved[2 * c], saved[2 * c + 1] * gain[c], bias[c]);
+    const Stored* x, const float* gain, const float* bias, const float* saved, Stored* y, u64 len, u32 channels, u32 area) {
+    scale(x, y, len, channels, area, [&](u32 c) -> Scale { return {saved[2 * c], saved[2 * c + 1] * gain[c], bias[c]}; });
 }
 
 // running [2, channels]: means, then variances.
 extern "C" __global__ void __launch_bounds__(256) NAME(batch_norm_by_, )(
-    const Stored* x, const float* gain, const float* bias, const float* running, Stored* y, u32 channels, u32 area,
+    const Stored* x, const float* gain, const float* bias, const float* running, Stored* y, u64 len, u32 channels, u32 area,
     float epsilon) {
-    u32 pieces = parts_of(area, 1024);
-    u32 c = blockIdx.x / pieces % channels;
-    float factor = (float)(1.0 / sqrt((double)running[channels + c] + (double)epsilon));
-    scale_plane(x, y, area, pieces, running[c], factor * gain[c], bias[c]);
+    scale(x, y, len, channels, area, [&](u32 c) -> Scale {
+        float factor = (float)(1.0 / sqrt((double)running[channels + c] + (double)epsilon));
+        return {running[c], factor * gain[c], bias[c]};
+    });
 }
 
 // [runs, channels, 2]: sums of dy, and of dy * xhat.
@@ -73,8 +78,11 @@ extern "C" __global__ void __launch_bounds__(256) NAME(batch_norm_gradient_parts
     Run values(run, images, area);
     float mean = saved[2 * channel], factor = saved[2 * channel + 1];
     double along = 0.0, across = 0.0;
-    for (u64 i = values.start + threadIdx.x; i < values.end; i += 256) {
-        u64 at = value_at(i, channel, channels, area);
+    Walk walk = values.walk(channel, channels, area);
+    u32 own = values.own();
+#pragma unroll 4
+    for (u32 i = 0; i < own; i++) {
+        u64 at = walk.next();
         along += dy[at];
         across += (double)dy[at] * ((x[at] - mean) * factor);
     }
@@ -86,20 +94,25 @@ extern "C" __global__ void __launch_bounds__(256) NAME(batch_norm_gradient_parts
     }
 }
 
-// dx = factor gain (dy - mean(dy) - xhat mean(dy xhat)).
+// What dx = factor gain (dy - mean(dy) - xhat mean(dy xhat)) has of a channel.
+struct Centered {
+    float mean, factor, slope, along, across;
+};
+
 extern "C" __global__ void __launch_bounds__(256) NAME(batch_norm_gradient_, )(
     const Stored* x, const float* gain, const float* saved, const float* dgain, const float* dbias, const Stored* dy,
-    Stored* dx, u32 images, u32 channels, u32 area) {
-    u32 pieces = parts_of(area, 1024);
-    u64 plane = blockIdx.x / pieces;
-    u32 c = (u32)(plane % channels);
-    u32 start = blockIdx.x % pieces * 1024;
-    u32 end = least(area, start + 1024);
-    float mean = saved[2 * c], factor = saved[2 * c + 1], slope = saved[2 * c + 1] * gain[c];
+    Stored* dx, u64 len, u32 images, u32 channels, u32 area) {
+    bool wide = lies_wide(x) && lies_wide(dy) && lies_wide(dx);
     float count = (float)((u64)images * area);
-    float along = dbias[c] / count, across = dgain[c] / count;
-    for (u32 i = start + threadIdx.x; i < end; i += 256) {
-        u64 at = plane * area + i;
-        dx[at] = slope * (dy[at] - along - (x[at] - mean) * factor * across);
-    }
+    auto of_channel = [&](u32 c) -> Centered {
+        return {saved[2 * c], saved[2 * c + 1], saved[2 * c + 1] * gain[c], dbias[c] / count, dgain[c] / count};
+    };
+    eights_of_channels(len, channels, area, [&](u64 first, u32 count, const Place& place) {
+        Eight some, d;
+        Eight::read_both(some, x + first, d, dy + first, count, wide);
+        each_of_eight(place, channels, area, of_channel, [&](u32 i, const Centered& own) {
+            d.v[i] = own.slope * (d.v[i] - own.along - (some.v[i] - own.mean) * own.factor * own.across);
+        });
+        d.write(dx + first, count, wide);
+    });
 }

@@ -41,12 +41,13 @@ extern "C" __global__ void __launch_bounds__(256) NAME(plane_parts_, )(
     __shared__ float room[8];
     u32 channel = blockIdx.x % channels;
     u32 run = blockIdx.x / channels;
-    u64 end = (u64)images * area;
-    end = end < (u64)(run + 1) * 4096 ? end : (u64)(run + 1) * 4096;
+    Run values(run, images, area);
+    Walk walk = values.walk(channel, channels, area);
+    u32 count = values.own();
     float sum = 0.0f;
-    for (u64 i = (u64)run * 4096 + threadIdx.x; i < end; i += 256) {
-        sum = sum + x[(i / area * channels + channel) * area + i % area];
-    }
+    // In order, but with several loads on their way.
+#pragma unroll 8
+    for (u32 i = 0; i < count; i++) sum = sum + x[walk.next()];
     sum = across_block(sum, room, Plus());
     if (threadIdx.x == 0) parts[(u64)run * channels + channel] = sum;
 }

@@ -1,10 +1,10 @@
 // dropout: y = x * keep where the element's number is kept, else 0.
 //
-// A thread draws one block of Philox 4x32-10 for four elements, with the counters of dtrain_types::Key: the block's index,
+// A thread draws two blocks of Philox 4x32-10 for eight elements, with the counters of dtrain_types::Key: the block's index,
 // then the three words of the call site. An element is dropped when its word without the low 8 bits is below `bar`, the
 // rate times 2^24 rounded up. So it drops what the CPU drops.
 //
-// Launch: any grid, 256 threads; a loop over blocks of four elements. Order: none, every element stands alone.
+// Launch: any grid, 256 threads; a loop over elements, eight at a time. Order: none, every element stands alone.
 // Does not know seeds or steps.
 
 __device__ inline void philox(u32 (&counter)[4], u32 key0, u32 key1) {
@@ -22,12 +22,19 @@ __device__ inline void philox(u32 (&counter)[4], u32 key0, u32 key1) {
 
 extern "C" __global__ void __launch_bounds__(256) NAME(dropout_, )(
     const Stored* x, Stored* y, u64 len, u32 key0, u32 key1, u32 place0, u32 place1, u32 place2, u32 bar, float keep) {
-    for (u64 block = first_element(); block * 4 < len; block += next_element()) {
-        u32 words[4] = {(u32)block, place0, place1, place2};
-        philox(words, key0, key1);
-        for (u64 i = 0; i < 4; i++) {
-            u64 at = block * 4 + i;
-            if (at < len) y[at] = words[i] >> 8 < bar ? 0.0f : x[at] * keep;
+    bool wide = lies_wide(x) && lies_wide(y);
+    for (u64 i = first_element(); i * 8 < len; i += next_element()) {
+        u32 count = len - i * 8 < 8 ? (u32)(len - i * 8) : 8;
+        Eight some;
+        some.read(x + i * 8, count, wide, 0.0f);
+        for (u32 half = 0; half < 2; half++) {
+            u32 words[4] = {(u32)(i * 2) + half, place0, place1, place2};
+            philox(words, key0, key1);
+            for (u32 k = 0; k < 4; k++) {
+                float& v = some.v[half * 4 + k];
+                v = words[k] >> 8 < bar ? 0.0f : v * keep;
+            }
         }
+        some.write(y + i * 8, count, wide);
     }
 }

@@ -1,12 +1,12 @@
 // relu: y = max(x, 0), NaN stays NaN.   relu_gradient: d = y > 0 ? d : 0, in place.
 //
-// Launch: any grid, 256 threads; a loop over elements. Order: none, every element stands alone.
+// Launch: any grid, 256 threads; a loop over elements, eight at a time. Order: none, every element stands alone.
 // Does not know layers.
 
 extern "C" __global__ void __launch_bounds__(256) NAME(relu_, )(const Stored* x, Stored* y, u64 len) {
-    for (u64 i = first_element(); i < len; i += next_element()) y[i] = activate(x[i], ACTIVATION_RELU);
+    each(x, y, len, [](float v) { return activate(v, ACTIVATION_RELU); });
 }
 
 extern "C" __global__ void __launch_bounds__(256) NAME(relu_gradient_, )(const Stored* y, Stored* d, u64 len) {
-    for (u64 i = first_element(); i < len; i += next_element()) d[i] = y[i] > 0.0f ? d[i] : 0.0f;
+    each(y, d, d, len, [](float y, float d) { return y > 0.0f ? d : 0.0f; });
 }

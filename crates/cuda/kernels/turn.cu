@@ -11,6 +11,8 @@
 enum {
     TILE = 4096,
     THREADS = 256,
+    PARTS = TILE / THREADS,
+    TOGETHER = 4,
     // Numbers in a word of shared memory: rows lie an odd number of words apart, so that a column is in many banks.
     PAD = 4 / sizeof(Stored),
     MOST_ROWS = 256,
@@ -24,26 +26,50 @@ extern "C" __global__ void __launch_bounds__(256) NAME(turn_, )(
     u32 across = parts_of(columns, wide), down = parts_of(rows, high);
     u32 left = blockIdx.x % across * wide, top = blockIdx.x / across % down * high;
     u64 matrix = (u64)(blockIdx.x / across / down) * rows * columns;
+    // A thread stays in its column while it reads, and in its row while it writes.
+    u32 row = threadIdx.x >> (12 - bits), column = threadIdx.x & (wide - 1), step = THREADS >> (12 - bits);
+    u32 here = left + column < columns && top + row < rows ? rows - top - row : 0;
+    const Stored* next = from + matrix + (u64)(top + row) * columns + left + column;
+    Stored* place = tile + row * pitch + column;
 #pragma unroll
-    for (u32 part = 0; part < TILE / THREADS; part++) {
-        u32 i = part * THREADS + threadIdx.x, row = i >> (12 - bits), column = i & (wide - 1);
-        if (top + row < rows && left + column < columns)
-            tile[row * pitch + column] = from[matrix + (u64)(top + row) * columns + left + column];
+    for (u32 part = 0; part < PARTS; part++) {
+        if (part * step < here) *place = *next;
+        next += (u64)step * columns;
+        place += step * pitch;
     }
     __syncthreads();
-    bool is_changed = bias || x || adds || activation != ACTIVATION_NONE;
+    row = threadIdx.x & (high - 1), column = threadIdx.x >> bits, step = THREADS >> bits;
+    here = top + row < rows && left + column < columns ? columns - left - column : 0;
+    u64 at = matrix + (u64)(left + column) * rows + top + row, far = (u64)step * rows;
+    place = tile + row * pitch + column;
+    if (!(bias || x || adds || activation != ACTIVATION_NONE)) {
+        Stored* own = to + at;
 #pragma unroll
-    for (u32 part = 0; part < TILE / THREADS; part++) {
-        u32 i = part * THREADS + threadIdx.x, row = i & (high - 1), column = i >> bits;
-        if (top + row >= rows || left + column >= columns) continue;
-        u64 at = matrix + (u64)(left + column) * rows + top + row;
-        const Stored& turned = tile[row * pitch + column];
-        if (!is_changed) {
-            to[at] = turned;
-            continue;
+        for (u32 part = 0; part < PARTS; part++) {
+            if (part * step < here) *own = *place;
+            own += far;
+            place += step;
         }
-        float sum = bias ? turned + bias[left + column] : (float)turned;
-        if (adds) sum = to[at] + sum;
-        to[at] = !x || x[at] > 0.0f ? activate(sum, activation) : 0.0f;
+        return;
+    }
+    for (u32 part = 0; part < PARTS; part += TOGETHER) {
+        // All are on their way before one of them is there.
+        float before[TOGETHER], passed[TOGETHER];
+#pragma unroll
+        for (u32 i = 0; i < TOGETHER; i++) {
+            bool is_there = (part + i) * step < here;
+            before[i] = adds && is_there ? (float)to[at + i * far] : 0.0f;
+            passed[i] = x && is_there ? (float)x[at + i * far] : 1.0f;
+        }
+#pragma unroll
+        for (u32 i = 0; i < TOGETHER; i++) {
+            u32 more = (part + i) * step;
+            if (more >= here) continue;
+            float turned = *place, sum = bias ? turned + bias[left + column + more] : turned;
+            if (adds) sum = before[i] + sum;
+            to[at + i * far] = passed[i] > 0.0f ? activate(sum, activation) : 0.0f;
+            place += step;
+        }
+        at += TOGETHER * far;
     }
 }

@@ -109,64 +109,64 @@ kernels! {
     FILL_CU "fill.cu" [] {
         FILL "fill" 256 "Frl"
     }
-    COPY_CU "copy.cu" ["f32.cuh"] {
+    COPY_CU "copy.cu" ["f32.cuh", "wide.cuh", "each.cuh"] {
         COPY "copy_f32" 256 "fFl"
     }
-    COPY_BF16_CU "copy.cu" ["bf16.cuh"] {
+    COPY_BF16_CU "copy.cu" ["bf16.cuh", "wide.cuh", "each.cuh"] {
         COPY_BF16 "copy_bf16" 256 "hHl"
     }
-    COPY_F16_CU "copy.cu" ["f16.cuh"] {
+    COPY_F16_CU "copy.cu" ["f16.cuh", "wide.cuh", "each.cuh"] {
         COPY_F16 "copy_f16" 256 "hHl"
     }
-    ADD_CU "add.cu" ["f32.cuh"] {
+    ADD_CU "add.cu" ["f32.cuh", "wide.cuh", "each.cuh"] {
         ADD "add_f32" 256 "ffFl"
         ADD_TO "add_to_f32" 256 "fFl"
     }
-    ADD_BF16_CU "add.cu" ["bf16.cuh"] {
+    ADD_BF16_CU "add.cu" ["bf16.cuh", "wide.cuh", "each.cuh"] {
         ADD_BF16 "add_bf16" 256 "hhHl"
         ADD_TO_BF16 "add_to_bf16" 256 "hHl"
     }
-    ADD_F16_CU "add.cu" ["f16.cuh"] {
+    ADD_F16_CU "add.cu" ["f16.cuh", "wide.cuh", "each.cuh"] {
         ADD_F16 "add_f16" 256 "hhHl"
         ADD_TO_F16 "add_to_f16" 256 "hHl"
     }
-    RELU_CU "relu.cu" ["f32.cuh"] {
+    RELU_CU "relu.cu" ["f32.cuh", "wide.cuh", "each.cuh"] {
         RELU "relu_f32" 256 "fFl"
         RELU_GRADIENT "relu_gradient_f32" 256 "fFl"
     }
-    RELU_BF16_CU "relu.cu" ["bf16.cuh"] {
+    RELU_BF16_CU "relu.cu" ["bf16.cuh", "wide.cuh", "each.cuh"] {
         RELU_BF16 "relu_bf16" 256 "hHl"
         RELU_GRADIENT_BF16 "relu_gradient_bf16" 256 "hHl"
     }
-    RELU_F16_CU "relu.cu" ["f16.cuh"] {
+    RELU_F16_CU "relu.cu" ["f16.cuh", "wide.cuh", "each.cuh"] {
         RELU_F16 "relu_f16" 256 "hHl"
         RELU_GRADIENT_F16 "relu_gradient_f16" 256 "hHl"
     }
-    GELU_CU "gelu.cu" ["exact.cuh", "math.cuh", "f32.cuh"] {
+    GELU_CU "gelu.cu" ["exact.cuh", "math.cuh", "f32.cuh", "wide.cuh", "each.cuh"] {
         GELU "gelu_f32" 256 "fFl"
         GELU_GRADIENT "gelu_gradient_f32" 256 "fFl"
         GELU_TANH "gelu_tanh_f32" 256 "fFl"
         GELU_TANH_GRADIENT "gelu_tanh_gradient_f32" 256 "fFl"
     }
-    GELU_BF16_CU "gelu.cu" ["quick.cuh", "math.cuh", "bf16.cuh"] {
+    GELU_BF16_CU "gelu.cu" ["quick.cuh", "math.cuh", "bf16.cuh", "wide.cuh", "each.cuh"] {
         GELU_BF16 "gelu_bf16" 256 "hHl"
         GELU_GRADIENT_BF16 "gelu_gradient_bf16" 256 "hHl"
         GELU_TANH_BF16 "gelu_tanh_bf16" 256 "hHl"
         GELU_TANH_GRADIENT_BF16 "gelu_tanh_gradient_bf16" 256 "hHl"
     }
-    GELU_F16_CU "gelu.cu" ["quick.cuh", "math.cuh", "f16.cuh"] {
+    GELU_F16_CU "gelu.cu" ["quick.cuh", "math.cuh", "f16.cuh", "wide.cuh", "each.cuh"] {
         GELU_F16 "gelu_f16" 256 "hHl"
         GELU_GRADIENT_F16 "gelu_gradient_f16" 256 "hHl"
         GELU_TANH_F16 "gelu_tanh_f16" 256 "hHl"
         GELU_TANH_GRADIENT_F16 "gelu_tanh_gradient_f16" 256 "hHl"
     }
-    BIAS_ACTIVATION_CU "bias_activation.cu" ["f32.cuh"] {
+    BIAS_ACTIVATION_CU "bias_activation.cu" ["f32.cuh", "wide.cuh", "channels.cuh"] {
         BIAS_ACTIVATION "bias_activation_f32" 256 "fFluuu"
     }
-    BIAS_ACTIVATION_BF16_CU "bias_activation.cu" ["bf16.cuh"] {
+    BIAS_ACTIVATION_BF16_CU "bias_activation.cu" ["bf16.cuh", "wide.cuh", "channels.cuh"] {
         BIAS_ACTIVATION_BF16 "bias_activation_bf16" 256 "fHluuu"
     }
-    BIAS_ACTIVATION_F16_CU "bias_activation.cu" ["f16.cuh"] {
+    BIAS_ACTIVATION_F16_CU "bias_activation.cu" ["f16.cuh", "wide.cuh", "channels.cuh"] {
         BIAS_ACTIVATION_F16 "bias_activation_f16" 256 "fHluuu"
     }
     FINISH_CU "finish.cu" ["f32.cuh"] {
@@ -187,13 +187,13 @@ kernels! {
     TURN_F16_CU "turn.cu" ["f16.cuh"] {
         TURN_F16 "turn_f16" 256 "hfhHuuuuu"
     }
-    DROPOUT_CU "dropout.cu" ["f32.cuh"] {
+    DROPOUT_CU "dropout.cu" ["f32.cuh", "wide.cuh"] {
         DROPOUT "dropout_f32" 256 "fFluuuuuur"
     }
-    DROPOUT_BF16_CU "dropout.cu" ["bf16.cuh"] {
+    DROPOUT_BF16_CU "dropout.cu" ["bf16.cuh", "wide.cuh"] {
         DROPOUT_BF16 "dropout_bf16" 256 "hHluuuuuur"
     }
-    DROPOUT_F16_CU "dropout.cu" ["f16.cuh"] {
+    DROPOUT_F16_CU "dropout.cu" ["f16.cuh", "wide.cuh"] {
         DROPOUT_F16 "dropout_f16" 256 "hHluuuuuur"
     }
     HALF_BF16_CU "half.cu" ["bf16.cuh"] {
@@ -246,15 +246,15 @@ kernels! {
     SUM_TREE_CU "sum_tree.cu" [] {
         SUM_TREE "sum_tree" 256 "iiiuul"
     }
-    COLUMN_SUMS_CU "column_sums.cu" ["sums.cuh", "f32.cuh", "wide.cuh", "strip.cuh"] {
+    COLUMN_SUMS_CU "column_sums.cu" ["sums.cuh", "f32.cuh", "wide.cuh", "strip.cuh", "run.cuh"] {
         COLUMN_PARTS "column_parts_f32" 256 "fFuuu"
         PLANE_PARTS "plane_parts_f32" 256 "fFuuu"
     }
-    COLUMN_SUMS_BF16_CU "column_sums.cu" ["sums.cuh", "bf16.cuh", "wide.cuh", "strip.cuh"] {
+    COLUMN_SUMS_BF16_CU "column_sums.cu" ["sums.cuh", "bf16.cuh", "wide.cuh", "strip.cuh", "run.cuh"] {
         COLUMN_PARTS_BF16 "column_parts_bf16" 256 "hFuuu"
         PLANE_PARTS_BF16 "plane_parts_bf16" 256 "hFuuu"
     }
-    COLUMN_SUMS_F16_CU "column_sums.cu" ["sums.cuh", "f16.cuh", "wide.cuh", "strip.cuh"] {
+    COLUMN_SUMS_F16_CU "column_sums.cu" ["sums.cuh", "f16.cuh", "wide.cuh", "strip.cuh", "run.cuh"] {
         COLUMN_PARTS_F16 "column_parts_f16" 256 "hFuuu"
         PLANE_PARTS_F16 "plane_parts_f16" 256 "hFuuu"
     }
@@ -282,26 +282,26 @@ kernels! {
         LAYER_NORM_F16 "layer_norm_f16" 256 "hffHFuur"
         LAYER_NORM_GRADIENT_F16 "layer_norm_gradient_f16" 512 "hffhhHFuu"
     }
-    BATCH_NORM_CU "batch_norm.cu" ["sums.cuh", "run.cuh", "f32.cuh"] {
+    BATCH_NORM_CU "batch_norm.cu" ["sums.cuh", "run.cuh", "f32.cuh", "wide.cuh", "channels.cuh"] {
         BATCH_NORM_PARTS "batch_norm_parts_f32" 256 "fDuuu"
-        BATCH_NORM "batch_norm_f32" 256 "ffffFuu"
-        BATCH_NORM_BY "batch_norm_by_f32" 256 "ffffFuur"
+        BATCH_NORM "batch_norm_f32" 256 "ffffFluu"
+        BATCH_NORM_BY "batch_norm_by_f32" 256 "ffffFluur"
         BATCH_NORM_GRADIENT_PARTS "batch_norm_gradient_parts_f32" 256 "fffDuuu"
-        BATCH_NORM_GRADIENT "batch_norm_gradient_f32" 256 "ffffffFuuu"
+        BATCH_NORM_GRADIENT "batch_norm_gradient_f32" 256 "ffffffFluuu"
     }
-    BATCH_NORM_BF16_CU "batch_norm.cu" ["sums.cuh", "run.cuh", "bf16.cuh"] {
+    BATCH_NORM_BF16_CU "batch_norm.cu" ["sums.cuh", "run.cuh", "bf16.cuh", "wide.cuh", "channels.cuh"] {
         BATCH_NORM_PARTS_BF16 "batch_norm_parts_bf16" 256 "hDuuu"
-        BATCH_NORM_BF16 "batch_norm_bf16" 256 "hfffHuu"
-        BATCH_NORM_BY_BF16 "batch_norm_by_bf16" 256 "hfffHuur"
+        BATCH_NORM_BF16 "batch_norm_bf16" 256 "hfffHluu"
+        BATCH_NORM_BY_BF16 "batch_norm_by_bf16" 256 "hfffHluur"
         BATCH_NORM_GRADIENT_PARTS_BF16 "batch_norm_gradient_parts_bf16" 256 "hfhDuuu"
-        BATCH_NORM_GRADIENT_BF16 "batch_norm_gradient_bf16" 256 "hffffhHuuu"
+        BATCH_NORM_GRADIENT_BF16 "batch_norm_gradient_bf16" 256 "hffffhHluuu"
     }
-    BATCH_NORM_F16_CU "batch_norm.cu" ["sums.cuh", "run.cuh", "f16.cuh"] {
+    BATCH_NORM_F16_CU "batch_norm.cu" ["sums.cuh", "run.cuh", "f16.cuh", "wide.cuh", "channels.cuh"] {
         BATCH_NORM_PARTS_F16 "batch_norm_parts_f16" 256 "hDuuu"
-        BATCH_NORM_F16 "batch_norm_f16" 256 "hfffHuu"
-        BATCH_NORM_BY_F16 "batch_norm_by_f16" 256 "hfffHuur"
+        BATCH_NORM_F16 "batch_norm_f16" 256 "hfffHluu"
+        BATCH_NORM_BY_F16 "batch_norm_by_f16" 256 "hfffHluur"
         BATCH_NORM_GRADIENT_PARTS_F16 "batch_norm_gradient_parts_f16" 256 "hfhDuuu"
-        BATCH_NORM_GRADIENT_F16 "batch_norm_gradient_f16" 256 "hffffhHuuu"
+        BATCH_NORM_GRADIENT_F16 "batch_norm_gradient_f16" 256 "hffffhHluuu"
     }
     BATCH_NORM_SUMS_CU "batch_norm_sums.cu" ["run.cuh"] {
         BATCH_NORM_STATISTICS "batch_norm_statistics" 256 "dFFuuur"

@@ -225,6 +225,15 @@ impl KernelLaunch {
         Self { any_grid: true, ..Self::new(kernel, blocks, arguments) }
     }
 
+    /// The same, where a thread takes eight elements at a time.
+    pub(crate) fn over_eights<const N: usize>(
+        kernel: &'static Kernel,
+        len: usize,
+        arguments: [Argument; N],
+    ) -> Self {
+        Self::over(kernel, len.div_ceil(8), arguments)
+    }
+
     /// Whether the other one does the same.
     pub(crate) fn is_same(&self, other: &Self) -> bool {
         std::ptr::eq(self.kernel, other.kernel)

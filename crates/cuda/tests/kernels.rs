@@ -24,6 +24,7 @@ const POINT_WISE: &[Check] = &[
     elementwise::gelu_tanh,
     elementwise::gelu_tanh_gradient,
     elementwise::bias_activation,
+    elementwise::askew,
     turning::turn,
     turning::turn_on_the_way,
 ];

@@ -18,21 +18,31 @@ type Change = (&'static Kernel, &'static str, &'static str, Check);
 /// the first.
 static CHANGES: &[Change] = &[
     (&FILL, "y[i] = value", "y[i] = -value", elementwise::fill),
-    (&COPY, "y[i] = x[i]", "y[i] = -x[i]", elementwise::copy),
-    (&ADD, "a[i] + b[i]", "a[i] - b[i]", elementwise::add),
-    (&ADD_TO, "y[i] + x[i]", "y[i] - x[i]", elementwise::add_to),
-    (&RELU, "activate(x[i], ", "activate(-x[i], ", elementwise::relu),
-    (&RELU_GRADIENT, "y[i] > 0.0f", "y[i] < 0.0f", elementwise::relu_gradient),
+    (&COPY, "return v;", "return -v;", elementwise::copy),
+    (&ADD, "a + b;", "a - b;", elementwise::add),
+    (&ADD, ") y[i] = f(a[i], b[i])", ") y[i] = f(a[i], a[i])", elementwise::add),
+    (&ADD, "b + 8 * i", "a + 8 * i", elementwise::add),
+    (&ADD_TO, "y + x;", "y - x;", elementwise::add_to),
+    (&RELU, "activate(v, ", "activate(-v, ", elementwise::relu),
+    (&RELU_GRADIENT, "y > 0.0f", "y < 0.0f", elementwise::relu_gradient),
     (&GELU, "x * normal(x, density)", "-x * normal(x, density)", elementwise::gelu),
     (&GELU, "p = -0.14434367f", "p = 0.14434367f", elementwise::gelu),
     (&GELU_GRADIENT, "fmaf(x, density", "fmaf(-x, density", elementwise::gelu_gradient),
-    (&BIAS_ACTIVATION, "y[i] + bias[", "y[i] - bias[", elementwise::bias_activation),
+    (&BIAS_ACTIVATION, "sums.v[i] + bias", "sums.v[i] - bias", elementwise::bias_activation),
+    (&BIAS_ACTIVATION, "++channel == channels", "++channel != channels", elementwise::bias_activation),
+    (&BIAS_ACTIVATION, "place.inside >= 8", "place.inside >= 5", elementwise::bias_activation),
+    (&BIAS_ACTIVATION, "at / area % channels", "at / area / channels", elementwise::bias_activation),
     (&FINISH, "sum + parts[part * len + i]", "sum - parts[part * len + i]", product::linear),
     (&FINISH, "sum + bias[column]", "sum - bias[column]", product::linear),
-    (&TURN, "row * pitch + column] = from", "row * pitch + (column ^ 1)] = from", turning::turn),
+    (
+        &TURN,
+        "place = tile + row * pitch + column;\n#pragma",
+        "place = tile + row * pitch + (column ^ 1);\n#pragma",
+        turning::turn,
+    ),
     (&TURN, "turned + bias[", "turned - bias[", turning::turn_on_the_way),
-    (&TURN, "sum = to[at] + sum", "sum = to[at] - sum", turning::turn_on_the_way),
-    (&TURN, "!x || x[at] > 0.0f", "!x || x[at] < 0.0f", turning::turn_on_the_way),
+    (&TURN, "before[i] + sum", "before[i] - sum", turning::turn_on_the_way),
+    (&TURN, "passed[i] > 0.0f", "passed[i] < 0.0f", turning::turn_on_the_way),
     (&DROPOUT, "key0 += 0x9E3779B9u", "key0 -= 0x9E3779B9u", elementwise::dropout),
     (&TO_BF16, "as_halves(x[i]", "as_halves(-x[i]", elementwise::halves::<Bf16>),
     (&FROM_BF16, "(u32)bits << 16", "(u32)bits << 15", elementwise::halves::<Bf16>),
@@ -65,7 +75,7 @@ static CHANGES: &[Change] = &[
     (&SUM_TREE, "below[depth - 1] + top", "below[depth - 1] - top", tree::sum_tree),
     (&SUM_TREE, "top + address(leaves", "top - address(leaves", tree::sum_tree),
     (&COLUMN_PARTS, "v[i] + other.v[i]", "v[i] - other.v[i]", sums::column_sums),
-    (&PLANE_PARTS, "sum + x[(i / area", "sum - x[(i / area", conv::conv2d_weight_gradient),
+    (&PLANE_PARTS, "sum + x[walk", "sum - x[walk", conv::conv2d_weight_gradient),
     (&SUM_PARTS, "sum + parts[part", "sum - parts[part", sums::column_sums),
     (&SUM_PARTS, "sum += room[other]", "sum -= room[other]", sums::column_sums_of_many_rows),
     (&LAYER_NORM, "(some.v[i] - mean) * factor", "(some.v[i] + mean) * factor", norms::layer_norm),
@@ -79,14 +89,20 @@ static CHANGES: &[Change] = &[
     ),
     (&GRADIENT_PARTS, "x.v[i] > 0.0f", "x.v[i] < 0.0f", stored::gradient_and_sums::<Bf16>),
     (&GRADIENT_PARTS, "v[i] + other.v[i]", "v[i] - other.v[i]", stored::gradient_and_sums::<Bf16>),
-    (&BATCH_NORM_PARTS, "area)] - mean", "area)] + mean", norms::batch_norm),
+    (&BATCH_NORM_PARTS, "next()] - mean", "next()] + mean", norms::batch_norm),
+    (&BATCH_NORM_PARTS, "at += jump", "at -= jump", norms::batch_norm),
     (&BATCH_NORM_STATISTICS, "(count - 1.0)", "(count + 1.0)", norms::batch_norm),
     (&BATCH_NORM_STATISTICS, "mean += away", "mean -= away", norms::batch_norm),
-    (&BATCH_NORM, "pieces, saved[2 * c]", "pieces, -saved[2 * c]", norms::batch_norm),
-    (&BATCH_NORM_BY, "pieces, running[c]", "pieces, -running[c]", norms::batch_norm_by),
+    (
+        &BATCH_NORM,
+        "{saved[2 * c], saved[2 * c + 1] * gain[c]",
+        "{-saved[2 * c], saved[2 * c + 1] * gain[c]",
+        norms::batch_norm,
+    ),
+    (&BATCH_NORM_BY, "{running[c]", "{-running[c]", norms::batch_norm_by),
     (&BATCH_NORM_GRADIENT_PARTS, "across += (double)dy", "across -= (double)dy", norms::batch_norm_gradient),
     (&BATCH_NORM_GRADIENT_SUMS, "= (float)along", "= -(float)along", norms::batch_norm_gradient),
-    (&BATCH_NORM_GRADIENT, "(dy[at] - along", "(dy[at] + along", norms::batch_norm_gradient),
+    (&BATCH_NORM_GRADIENT, "d.v[i] - own.along", "d.v[i] + own.along", norms::batch_norm_gradient),
     (&CROSS_ENTROPY, "(lse - (double)goal)", "(lse + (double)goal)", losses::cross_entropy),
     (&CROSS_ENTROPY, "some.v[i] - hit", "some.v[i] + hit", losses::cross_entropy),
     (&CROSS_ENTROPY, "main * weight * scale", "main * weight / scale", losses::cross_entropy),
@@ -115,7 +131,18 @@ static CHANGES: &[Change] = &[
         attention::broken_key,
     ),
     (&ARG_MAX, "value && place == width", "value && place > width", losses::arg_max),
-    (&MAX_POOL, "plane[at] > best", "plane[at] < best", pooling::max_pool),
+    (&MAX_POOL, "wins = v > best", "wins = v < best", pooling::max_pool),
+    (
+        &MAX_POOL,
+        "top + r - shape.pad_height, column",
+        "top + r + shape.pad_height, column",
+        pooling::max_pool,
+    ),
+    (&MAX_POOL, "row < shape.height && column", "row <= shape.height && column", pooling::max_pool),
+    (&MAX_POOL_GRADIENT, "out + 1 == outs ? size", "out == outs ? size", pooling::max_pool),
+    (&MAX_POOL_GRADIENT, "out == 0 ? 0", "out == 1 ? 0", pooling::max_pool),
+    (&MAX_POOL_GRADIENT, "at == place ? d", "at != place ? d", pooling::max_pool),
+    (&MAX_POOL_GRADIENT, "= 0.0f + dy[i]", "= dy[i]", pooling::max_pool),
     (&MAX_POOL_GRADIENT, "sum + dy[out]", "sum - dy[out]", pooling::max_pool),
     (&AVG_POOL, "sum + plane[corner", "sum - plane[corner", pooling::avg_pool),
     (&AVG_POOL_GRADIENT, "sum + dy[first", "sum - dy[first", pooling::avg_pool),
@@ -305,12 +332,12 @@ static CHANGES: &[Change] = &[
     ),
     (&PRODUCT_BF16_TN_128, "j % 4 / 2 * 8) * SIDE", "j % 4 / 2 * 4) * SIDE", product_half::large_tn::<Bf16>),
     // Kernels over halves are of the same texts as those of f32: one change of each file shows that their checks look.
-    (&COPY_BF16, "y[i] = x[i]", "y[i] = -x[i]", stored::point_wise::<Bf16>),
-    (&ADD_BF16, "a[i] + b[i]", "a[i] - b[i]", stored::point_wise::<Bf16>),
-    (&RELU_GRADIENT_BF16, "y[i] > 0.0f", "y[i] < 0.0f", stored::point_wise::<Bf16>),
+    (&COPY_BF16, "return v;", "return -v;", stored::point_wise::<Bf16>),
+    (&ADD_BF16, "a + b;", "a - b;", stored::point_wise::<Bf16>),
+    (&RELU_GRADIENT_BF16, "y > 0.0f", "y < 0.0f", stored::point_wise::<Bf16>),
     (&FINISH_BF16, "sum + plus[at]", "sum - plus[at]", product_half::linear_plus::<Bf16>),
     (&TURN_BF16, "activate(sum, activation)", "activate(-sum, activation)", stored::point_wise::<Bf16>),
-    (&BIAS_ACTIVATION_BF16, "y[i] + bias[", "y[i] - bias[", stored::point_wise::<Bf16>),
+    (&BIAS_ACTIVATION_BF16, "sums.v[i] + bias", "sums.v[i] - bias", stored::point_wise::<Bf16>),
     (&GELU_TANH_GRADIENT_BF16, "s * rest", "s * s", stored::point_wise::<Bf16>),
     (&DROPOUT_BF16, "key0 += 0x9E3779B9u", "key0 -= 0x9E3779B9u", stored::point_wise::<Bf16>),
     (&ADAMW_BF16, "decay - step_size", "decay + step_size", stored::updates::<Bf16>),
@@ -323,10 +350,15 @@ static CHANGES: &[Change] = &[
         stored::gradient_and_sums::<Bf16>,
     ),
     (&LAYER_NORM_GRADIENT_BF16, "plus.v[i] + d.v[i]", "plus.v[i] - d.v[i]", stored::layer_norm::<Bf16>),
-    (&BATCH_NORM_BF16, "pieces, saved[2 * c]", "pieces, -saved[2 * c]", stored::batch_norm::<Bf16>),
+    (
+        &BATCH_NORM_BF16,
+        "{saved[2 * c], saved[2 * c + 1] * gain[c]",
+        "{-saved[2 * c], saved[2 * c + 1] * gain[c]",
+        stored::batch_norm::<Bf16>,
+    ),
     (&CROSS_ENTROPY_BF16, "(lse - (double)goal)", "(lse + (double)goal)", stored::losses::<Bf16>),
     (&ARG_MAX_BF16, "x[row * pitch + i]", "x[row * width + i]", stored::rows_apart::<Bf16>),
-    (&MAX_POOL_BF16, "plane[at] > best", "plane[at] < best", stored::pooling::<Bf16>),
+    (&MAX_POOL_BF16, "wins = v > best", "wins = v < best", stored::pooling::<Bf16>),
     (&EMBEDDING_BF16, "entry + places[", "entry - places[", stored::embedding::<Bf16>),
     // Kernels of f16 are of the same texts: one change shows that their checks look.
     (&ATTENTION_F16_32, "(top - best)", "(top + best)", attention_half::forward_32::<F16>),
@@ -344,6 +376,20 @@ static CHANGES: &[Change] = &[
     (&MAX_POOL_GRADIENT, "at / stride + 1", "at / stride - 1", pooling::max_pool),
     (&CONV2D_WEIGHT_GRADIENT, "from + each", "from - each", conv::conv2d_weight_gradient),
     (&ATTENTION_32, "j <= place.at && p[j]", "j <= place.at || p[j]", attention::forward_32),
+];
+
+/// What shows once a thread has more than one turn of a loop.
+static TURNS: &[Change] = &[
+    (&COPY, "next_element()) {\n        Eight some;", "eights) {\n        Eight some;", elementwise::copy),
+    (
+        &BATCH_NORM_BY,
+        "channel >= channels) channel -= channels",
+        "channel >= channels) channel = 0",
+        norms::batch_norm_by,
+    ),
+    (&BATCH_NORM_BY, "inside -= area;\n            channel++", "inside -= area", norms::batch_norm_by),
+    (&AVG_POOL, "column -= width;\n            row++", "column -= width", pooling::avg_pool),
+    (&MAX_POOL, "row -= height;\n            plane++", "row -= height", pooling::max_pool),
 ];
 
 /// What the stand-in itself has to notice, and the words that it says.
@@ -409,8 +455,8 @@ static FAULTS: &[(Change, &str)] = &[
     (
         (
             &COPY,
-            "i < len; i += next_element()) y[i] = x[i]",
-            "i < len + 1; i += next_element()) y[i] = x[i]",
+            "i < len; i += next_element()) y[i] = f(x[i])",
+            "i < len + 1; i += next_element()) y[i] = f(x[i])",
             elementwise::copy,
         ),
         "something was written to",
@@ -419,8 +465,8 @@ static FAULTS: &[(Change, &str)] = &[
     (
         (
             &ADD,
-            "i < len; i += next_element()) y[i] = a[i]",
-            "i + 1 < len; i += next_element()) y[i] = a[i]",
+            "i < len; i += next_element()) y[i] = f(a[i]",
+            "i + 1 < len; i += next_element()) y[i] = f(a[i]",
             elementwise::add,
         ),
         "NaN",
@@ -540,6 +586,23 @@ files! {
 }
 
 #[test]
+fn a_wrong_way_to_the_next_turn_of_a_loop_is_noticed() {
+    if compiler().is_none() {
+        return;
+    }
+    for change in TURNS {
+        let built = Built::new(change.0.file, &[mutation(change)]);
+        let notices = |order: u32| {
+            let q = StandIn::with(&mutation(change), &built, 0).in_order(order);
+            (change.3)(&q, Extent::Whole);
+            !q.end().0.is_empty()
+        };
+        assert!(!notices(0), "{} with {:?} has one turn no longer", change.0.name, change.2);
+        assert!(notices(1), "{} with {:?} was not noticed", change.0.name, change.2);
+    }
+}
+
+#[test]
 fn the_stand_in_notices_races_lost_threads_and_strayed_writes() {
     if compiler().is_none() {
         return;
@@ -557,8 +620,8 @@ fn the_stand_in_notices_a_read_beyond_memory_that_changes_nothing() {
     if compiler().is_none() {
         return;
     }
-    let to = "{ volatile float next = x[i + 1]; y[i] = next == 1e30f ? 0.0f : x[i]; }";
-    let change: Change = (&COPY, "y[i] = x[i]", to, elementwise::copy);
+    let to = "{ volatile float next = x[i + 1]; y[i] = next == 1e30f ? 0.0f : (float)x[i]; }";
+    let change: Change = (&COPY, "y[i] = f(x[i]);", to, elementwise::copy);
     let built = Built::new(COPY.file, &[mutation(&change)]);
     for (edge, noticed) in [(false, false), (true, true)] {
         let q = StandIn::with(&mutation(&change), &built, 0);

@@ -88,7 +88,7 @@ fn the_rule_finds_an_atomic_add_however_it_is_written() {
         ("atomic", "__nv_atomic_fetch_add(y + i, x[i]);"),
         ("red.", "asm volatile(\"red.global.add.f32 [%0], %1;\" :: \"l\"(y + i), \"f\"(x[i]));"),
     ] {
-        let wrong = add.replacen("y[i] = y[i] + x[i];", line, 1);
+        let wrong = add.replacen("each(y, x, y, len, [](float y, float x) { return y + x; });", line, 1);
         assert!(forbidden(&wrong).contains(&word), "{line}");
     }
     assert!(forbidden("// an atomicAdd is not used\n").is_empty());

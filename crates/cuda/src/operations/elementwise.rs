@@ -28,7 +28,7 @@ fn one_to_one(kinds: Kinds, x: Values<'_>, y: &mut ValuesMut<'_>) -> Option<Kern
     same("y", y.len(), x.len());
     let kernel = alike(x.storage(), &[y.storage()]).of(kinds);
     let arguments = [x.into(), y.into(), (x.len() as u64).into()];
-    (x.len() > 0).then(|| KernelLaunch::over(kernel, x.len(), arguments))
+    (x.len() > 0).then(|| KernelLaunch::over_eights(kernel, x.len(), arguments))
 }
 
 /// A kernel that reads one list and writes another.
@@ -108,7 +108,7 @@ pub fn add<'x, 'y>(
         let storage = alike(a.storage(), &[b.storage(), y.storage()]);
         let kernel = storage.of([&kernels::ADD, &kernels::ADD_BF16, &kernels::ADD_F16]);
         let arguments = [a.into(), b.into(), (&mut y).into(), (a.len() as u64).into()];
-        queue.launch(&KernelLaunch::over(kernel, a.len(), arguments));
+        queue.launch(&KernelLaunch::over_eights(kernel, a.len(), arguments));
     }
 }
 
@@ -148,7 +148,7 @@ pub fn bias_activation<'y>(
             &kernels::BIAS_ACTIVATION_BF16,
             &kernels::BIAS_ACTIVATION_F16,
         ]);
-        queue.launch(&KernelLaunch::over(kernel, len, arguments).and_moves(storage.bytes() * len));
+        queue.launch(&KernelLaunch::over_eights(kernel, len, arguments).and_moves(storage.bytes() * len));
     }
 }
 
@@ -184,7 +184,7 @@ pub fn dropout<'x, 'y>(
         ];
         let storage = alike(x.storage(), &[y.storage()]);
         let kernel = storage.of([&kernels::DROPOUT, &kernels::DROPOUT_BF16, &kernels::DROPOUT_F16]);
-        queue.launch(&KernelLaunch::over(kernel, x.len().div_ceil(4), arguments));
+        queue.launch(&KernelLaunch::over_eights(kernel, x.len(), arguments));
     }
 }
 

@@ -14,8 +14,6 @@ use dtrain_engine::device::{Affine, BatchNormOutputs, ChannelNorm, NormGradients
 const ROWS: usize = 8;
 /// Rows of a block of `layer_norm_gradient`.
 const PARTS: usize = 64;
-/// Elements of a plane that a block of `batch_norm` has.
-const PIECE: usize = 1024;
 
 /// Layer norm over the width, with what is added to the variance; `saved: [rows, 2]` keeps mean and reciprocal deviation.
 pub fn layer_norm<'x, 'y>(
@@ -173,11 +171,6 @@ fn runs(shape: ChannelNorm) -> usize {
     (shape.images * shape.area).div_ceil(RUN)
 }
 
-/// Blocks of a kernel over all planes.
-fn pieces(shape: ChannelNorm) -> usize {
-    shape.images * shape.channels * shape.area.div_ceil(PIECE)
-}
-
 /// Elements that [`batch_norm`] and [`batch_norm_gradient`] need for partial sums.
 #[must_use]
 pub fn batch_norm_scratch(shape: ChannelNorm) -> usize {
@@ -226,10 +219,11 @@ pub fn batch_norm<'x, 'y>(
         shape.epsilon.into(),
     ];
     queue.launch(&KernelLaunch::new(&kernels::BATCH_NORM_STATISTICS, channels.div_ceil(THREADS), arguments));
+    let len = (x.len() as u64).into();
     let arguments =
-        [x.into(), gain.into(), bias.into(), saved.read().into(), (&mut y).into(), channels_, area];
+        [x.into(), gain.into(), bias.into(), saved.read().into(), (&mut y).into(), len, channels_, area];
     let kernel = storage.of([&kernels::BATCH_NORM, &kernels::BATCH_NORM_BF16, &kernels::BATCH_NORM_F16]);
-    queue.launch(&KernelLaunch::new(kernel, pieces(shape), arguments));
+    queue.launch(&KernelLaunch::over_eights(kernel, x.len(), arguments));
 }
 
 /// Batch norm by running statistics `[2, channels]` (mean, then variance).
@@ -250,13 +244,15 @@ pub fn batch_norm_by<'x, 'y>(
     same("running", running.len(), 2 * channels);
     if x.len() > 0 {
         let [channels, area] = [channels, shape.area].map(|n| Argument::from(size(n)));
+        let len = x.len();
         let storage = alike(x.storage(), &[y.storage()]);
         let memory = [x.into(), gain.into(), bias.into(), running.into(), (&mut y).into()];
         let [x, gain, bias, running, y] = memory;
-        let arguments = [x, gain, bias, running, y, channels, area, shape.epsilon.into()];
+        let arguments =
+            [x, gain, bias, running, y, (len as u64).into(), channels, area, shape.epsilon.into()];
         let kernel =
             storage.of([&kernels::BATCH_NORM_BY, &kernels::BATCH_NORM_BY_BF16, &kernels::BATCH_NORM_BY_F16]);
-        queue.launch(&KernelLaunch::new(kernel, pieces(shape), arguments));
+        queue.launch(&KernelLaunch::over_eights(kernel, len, arguments));
     }
 }
 
@@ -309,6 +305,7 @@ pub fn batch_norm_gradient<'x>(
         dbias.read().into(),
         dy.into(),
         (&mut dx).into(),
+        (x.len() as u64).into(),
         images,
         channels_,
         area,
@@ -318,5 +315,5 @@ pub fn batch_norm_gradient<'x>(
         &kernels::BATCH_NORM_GRADIENT_BF16,
         &kernels::BATCH_NORM_GRADIENT_F16,
     ]);
-    queue.launch(&KernelLaunch::new(kernel, pieces(shape), arguments));
+    queue.launch(&KernelLaunch::over_eights(kernel, x.len(), arguments));
 }

@@ -33,6 +33,7 @@ fn point_wise_operations_and_updates_do_the_same_through_the_driver() {
         gelu_tanh,
         gelu_tanh_gradient,
         bias_activation,
+        askew,
         turning::turn,
         turning::turn_on_the_way,
         dropout,

@@ -38,6 +38,7 @@ fn point_wise_operations_hold() {
         gelu_tanh,
         gelu_tanh_gradient,
         bias_activation,
+        askew,
         turning::turn,
         turning::turn_on_the_way,
         dropout,

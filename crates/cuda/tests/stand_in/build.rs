@@ -246,6 +246,12 @@ impl<'m> StandIn<'m> {
         Self { mutant: Some((mutation.kernel, built, label)), ..Self::new(0) }
     }
 
+    /// The same, in another order of threads and blocks.
+    pub fn in_order(mut self, order: u32) -> Self {
+        self.way.order = order;
+        self
+    }
+
     /// Something was wrong.
     pub fn wrong(&self, what: String) {
         self.wrong.borrow_mut().push(what);

@@ -6,11 +6,11 @@ use dtrain_cuda::operations;
 use dtrain_engine::device::{Activation, Device, Gelu};
 use dtrain_types::{Key, MicroBatch, Seed, Site, Step};
 
-const LENGTHS: [usize; 6] = [0, 1, 3, 256, 257, 2017];
+const LENGTHS: [usize; 7] = [0, 1, 3, 256, 257, 4999, 2017];
 
-/// More than one round of the largest grid.
+/// More than one round of the largest grid, eight elements a thread.
 pub fn long_list(q: &StandIn, _: Extent) {
-    let x = numbers(1, 4096 * 256 + 77);
+    let x = numbers(1, 4096 * 256 * 8 + 77);
     let (x_, y) = (Buffer::of(q, "x", &x), Buffer::empty(q, "y", x.len()));
     operations::copy(q, x_.read(), y.write());
     y.has_bits("copy", &x);
@@ -156,6 +156,38 @@ pub fn bias_activation(q: &StandIn, extent: Extent) {
                 });
                 y.has_bits("bias_activation", &wanted.collect::<Vec<_>>());
             }
+        }
+    }
+}
+
+/// Lists that do not lie on 16 bytes, or of which one does not, have the numbers of those that do; what is before them is left.
+pub fn askew(q: &StandIn, extent: Extent) {
+    for &len in extent.of(1, &[5, 2 * 16 * 77]) {
+        let (a, b) = (odd_numbers(1, len + 1), odd_numbers(2, len + 1));
+        let bias = Buffer::of(q, "bias", &numbers(3, len / 11));
+        type Run<'a> = dyn Fn(operations::Floats<'_>, operations::FloatsMut<'_>) + 'a;
+        let check = |what: &'static str, run: &Run<'_>| {
+            let (even, straight) = (Buffer::of(q, "x", &a[1..]), Buffer::of(q, "y", &b[1..]));
+            run(even.read(), straight.write());
+            let wanted = straight.now();
+            let (odd, askew) = (Buffer::of(q, "x", &a), Buffer::of(q, "y", &b));
+            run(odd.read().part(1..len + 1), askew.write().part(1..len + 1));
+            askew.has_bits(what, &[&b[..1], &wanted].concat());
+            let (odd, straight) = (Buffer::of(q, "x", &a), Buffer::of(q, "y", &b[1..]));
+            run(odd.read().part(1..len + 1), straight.write());
+            straight.has_bits(what, &wanted);
+        };
+        check("copy", &|x, y| operations::copy(q, x, y));
+        check("relu_gradient", &|x, y| operations::relu_gradient(q, x, y));
+        check("gelu", &|x, y| operations::gelu(q, Gelu::Exact, x, y));
+        check("dropout", &|x, y| {
+            let key = Key::new(Seed(5), Step(7), MicroBatch(2), Site(3));
+            operations::dropout(q, key, 0.5, x, y);
+        });
+        if len > 11 {
+            check("bias_activation", &|_, y| {
+                operations::bias_activation(q, Some(bias.read()), 11, Activation::Relu, y);
+            });
         }
     }
 }

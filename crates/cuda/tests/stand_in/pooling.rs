@@ -24,7 +24,10 @@ fn shapes(extent: Extent) -> Vec<Pool2d> {
 /// Of maxima also those of padded planes.
 fn shapes_of_maxima(extent: Extent) -> Vec<Pool2d> {
     let mut all = shapes(extent);
-    all.push(Pool2d { planes: 2, size: [8, 7], window: [3, 3], stride: [2, 2], padding: [1, 1] });
+    // Windows that do not meet, with gaps and without, at the end of a plane and before it.
+    all.push(Pool2d { planes: 3, size: [9, 7], window: [2, 2], stride: [2, 2], padding: [1, 1] });
+    all.push(Pool2d { planes: 2, size: [8, 11], window: [3, 3], stride: [4, 3], padding: [1, 1] });
+    all.push(Pool2d { planes: 2, size: [9, 7], window: [3, 3], stride: [2, 2], padding: [1, 1] });
     all.push(Pool2d { planes: 1, size: [5, 6], window: [2, 5], stride: [3, 1], padding: [1, 2] });
     all
 }
@@ -43,7 +46,8 @@ fn values(len: usize) -> Vec<f32> {
 pub fn max_pool(q: &StandIn, extent: Extent) {
     for shape in shapes_of_maxima(extent) {
         let [len, out] = lengths(&shape);
-        let (x, dy) = (values(len), numbers(2, out));
+        let (x, mut dy) = (values(len), numbers(2, out));
+        dy[0] = -0.0;
         let (mut y2, mut places2, mut dx2) = (vec![0.0; out], vec![0.0; out], vec![0.0; len]);
         cpu().max_pool(&shape, &x, &mut y2, &mut places2);
         cpu().max_pool_gradient(&shape, &places2, &dy, &mut dx2);

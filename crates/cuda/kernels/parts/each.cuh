@@ -1,0 +1,32 @@
+// The same for every element of lists: by eight where all of them lie on 16 bytes, one by one where they do not, and for what is
+// left of less than eight.
+//
+// Every element stands alone, so it has the same bits either way. A list that is read may be the one that is written: a thread
+// reads all that it changes before it does. Does not know a kernel.
+
+// y[i] = f(x[i])
+template <class F>
+__device__ inline void each(const Stored* x, Stored* y, u64 len, F f) {
+    u64 eights = lies_wide(x) && lies_wide(y) ? len / 8 : 0;
+    for (u64 i = first_element(); i < eights; i += next_element()) {
+        Eight some;
+        some.read_wide(x + 8 * i);
+        for (u32 k = 0; k < 8; k++) some.v[k] = f(some.v[k]);
+        some.write_wide(y + 8 * i);
+    }
+    for (u64 i = 8 * eights + first_element(); i < len; i += next_element()) y[i] = f(x[i]);
+}
+
+// y[i] = f(a[i], b[i])
+template <class F>
+__device__ inline void each(const Stored* a, const Stored* b, Stored* y, u64 len, F f) {
+    u64 eights = lies_wide(a) && lies_wide(b) && lies_wide(y) ? len / 8 : 0;
+    for (u64 i = first_element(); i < eights; i += next_element()) {
+        Eight some, other;
+        some.read_wide(a + 8 * i);
+        other.read_wide(b + 8 * i);
+        for (u32 k = 0; k < 8; k++) some.v[k] = f(some.v[k], other.v[k]);
+        some.write_wide(y + 8 * i);
+    }
+    for (u64 i = 8 * eights + first_element(); i < len; i += next_element()) y[i] = f(a[i], b[i]);
+}
