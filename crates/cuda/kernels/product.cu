@@ -11,6 +11,7 @@
 // Launch: ceil(m / 64) x ceil(n / 64) blocks of 256 threads, of `product` times `splits`. Does not know layers.
 
 struct Operand {
+    typedef u32 Term;
     struct Line {
         const float* start;
     };
@@ -21,7 +22,14 @@ struct Operand {
     __device__ Operand(const float* x, u32 lines, u64 line_stride, u64 k_stride)
         : x(x), lines(lines), line_stride(line_stride), k_stride(k_stride), along_k(k_stride == 1) {}
     __device__ Line line(u32 i) const { return Line{i < lines ? x + i * line_stride : nullptr}; }
-    __device__ float at(const Line& line, u32 k) const { return line.start ? line.start[k * k_stride] : 0.0f; }
+    __device__ Term term(u32 k) const { return k; }
+    __device__ void go(Term& term, Term step) const { term += step; }
+    __device__ float at(const Line& line, Term k, bool wanted) const {
+        // One load without a branch, so that several are on their way.
+        float v = 0.0f;
+        if (wanted & (line.start != 0)) v = line.start[k * k_stride];
+        return v;
+    }
 };
 
 extern "C" __global__ void __launch_bounds__(256) product(
@@ -35,7 +43,7 @@ extern "C" __global__ void __launch_bounds__(256) product(
     c += split * (u64)m * c_row;
     TileSums total;
     tile_product(room, Operand(a, m, a_row, a_column), Operand(b, n, b_column, b_row), row, column, from, to, total);
-    each_result(total, row, m, column, n, [=](u32 row, u32 column, float sum) {
+    each_result(total, row, m, column, n, Itself(), [=](u32 row, u32 column, float sum) {
         float* to = c + row * c_row + column;
         sum = adds ? *to + sum : sum;
         *to = activate(bias ? sum + bias[column] : sum, activation);
@@ -49,7 +57,7 @@ extern "C" __global__ void __launch_bounds__(256) linear_gelu(
     u32 row = blockIdx.x / across * TILE, column = blockIdx.x % across * TILE;
     TileSums total;
     tile_product(room, Operand(x, m, k, 1), Operand(w, n, k, 1), row, column, 0, k, total);
-    each_result(total, row, m, column, n, [=](u32 row, u32 column, float sum) {
+    each_result(total, row, m, column, n, Itself(), [=](u32 row, u32 column, float sum) {
         u64 at = (u64)row * n + column;
         if (bias) sum = bias[column] + sum;
         z[at] = sum;

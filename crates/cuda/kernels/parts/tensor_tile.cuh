@@ -1,5 +1,5 @@
-// The tile of `tile` on tensor cores: 64 x 64 results by a block of 128 threads, of f32 operands that are rounded to halves
-// as they are fetched. It has the same words, so that what is built over one tile can be built over the other.
+// The tile of `tile` on tensor cores: 64 x 64 results by a block of 128 threads, of operands in halves. It has the same words, so
+// that what is built over one tile can be built over the other.
 //
 // Order: each result is one f32 sum over K in steps of 16 from the start of the range, beyond its end zeros. Within 16 terms
 // the hardware's order.
@@ -9,6 +9,8 @@
 const u32 TILE = 64;
 const u32 DEPTH = 32;
 const u32 TILE_PITCH = DEPTH + 8;
+// How far a thread's turns of fetching are apart in K, where neighbours in K are none in memory.
+const u32 APART = 4;
 
 // Lines of K.
 struct alignas(16) TileRoom {
@@ -25,19 +27,36 @@ struct Fetch {
     u32 line, k;
     __device__ Fetch(bool along_k, u32 i) {
         line = along_k ? threadIdx.x / 16 + 8 * i : threadIdx.x % TILE;
-        k = 2 * (along_k ? threadIdx.x % 16 : threadIdx.x / TILE + 2 * i);
+        k = along_k ? threadIdx.x % 16 * 2 : threadIdx.x / TILE * 2 + APART * i;
+    }
+};
+
+// Where a thread is in K: a pair, and how far it goes.
+template <class Operand>
+struct Pair {
+    typename Operand::Term low, high, step;
+
+    __device__ Pair(const Operand& x, u32 from)
+        : low(x.term(from + Fetch(x.along_k, 0).k)), high(x.term(from + Fetch(x.along_k, 0).k + 1)),
+          step(x.term(x.along_k ? DEPTH : APART)) {}
+
+    __device__ void go(const Operand& x) {
+        x.go(low, step);
+        x.go(high, step);
     }
 };
 
 template <class Operand>
-__device__ inline void fetch_rounded(
-    u16* room, const Operand& x, const typename Operand::Line (&lines)[8], u32 start, u32 depth) {
+__device__ inline void fetch_pairs(
+    u16* room, const Operand& x, const typename Operand::Line (&lines)[8], Pair<Operand>& pair, u32 depth) {
 #pragma unroll
     for (u32 i = 0; i < 8; i++) {
         Fetch place(x.along_k, i);
-        float low = place.k < depth ? x.at(lines[i], start + place.k) : 0.0f;
-        float high = place.k + 1 < depth ? x.at(lines[i], start + place.k + 1) : 0.0f;
-        *(u32*)(room + place.line * TILE_PITCH + place.k) = as_halves(low, high);
+        Stored low = x.at(lines[i], pair.low, place.k < depth);
+        Stored high = x.at(lines[i], pair.high, place.k + 1 < depth);
+        *(u32*)(room + place.line * TILE_PITCH + place.k) = low.bits | (u32)high.bits << 16;
+        // Eight turns are a step.
+        if (!x.along_k || i == 7) pair.go(x);
     }
 }
 
@@ -47,6 +66,8 @@ __device__ inline void tile_product(
     TileRoom& room, const A& a, const B& b, u32 row, u32 column, u32 from, u32 to, TileSums& total) {
     typename A::Line rows[8];
     typename B::Line columns[8];
+    Pair<A> down_k(a, from);
+    Pair<B> along_k(b, from);
     u32 down = threadIdx.x / 64 * 32, right = threadIdx.x / 32 % 2 * 32;
 #pragma unroll
     for (u32 i = 0; i < 8; i++) {
@@ -57,8 +78,8 @@ __device__ inline void tile_product(
     }
     for (u32 start = from; start < to; start += DEPTH) {
         u32 depth = least(DEPTH, to - start);
-        fetch_rounded(room.a, a, rows, start, depth);
-        fetch_rounded(room.b, b, columns, start, depth);
+        fetch_pairs(room.a, a, rows, down_k, depth);
+        fetch_pairs(room.b, b, columns, along_k, depth);
         __syncthreads();
 #pragma unroll
         for (u32 k = 0; k < DEPTH; k += 16) {
@@ -80,14 +101,23 @@ __device__ inline void tile_product(
     }
 }
 
-// What this thread has of the tile at (`row`, `column`), one result after another: those within `rows` and `columns`.
-template <class Put>
-__device__ inline void each_result(const TileSums& total, u32 row, u32 rows, u32 column, u32 columns, Put put) {
+// Of a column nothing but itself.
+struct Itself {
+    __device__ u32 operator()(u32 column) const { return column; }
+};
+
+// What this thread has of the tile at (`row`, `column`), one result after another: those within `rows` and `columns`, with what
+// `of` says of their column.
+template <class Of, class Put>
+__device__ inline void each_result(const TileSums& total, u32 row, u32 rows, u32 column, u32 columns, Of of, Put put) {
     row += threadIdx.x / 64 * 32 + threadIdx.x % 32 / 4;
     column += threadIdx.x / 32 % 2 * 32 + threadIdx.x % 4 * 2;
+    decltype(of(column)) places[4][2];
+#pragma unroll
+    for (u32 j = 0; j < 8; j++) places[j / 2][j % 2] = of(column + j / 2 * 8 + j % 2);
 #pragma unroll
     for (u32 i = 0; i < 32; i++) {
         u32 down = row + i / 16 * 16 + i % 4 / 2 * 8, right = column + i / 4 % 4 * 8 + i % 2;
-        if (down < rows && right < columns) put(down, right, total[i / 16][i / 4 % 4][i % 4]);
+        if (down < rows && right < columns) put(down, places[i / 4 % 4][i % 2], total[i / 16][i / 4 % 4][i % 4]);
     }
 }

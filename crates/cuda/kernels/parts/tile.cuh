@@ -3,14 +3,17 @@
 // Order: each result is a sum over K in blocks of 512 from the start of the range, each block from zero in order by fused
 // multiply-add, blocks added in order: as the CPU device has it, so a product has the CPU's bits.
 //
-// An operand is a type with `Line line(index)` (what belongs to a row of A or a column of B, worked out once),
-// `float at(line, k)` and `bool along_k` (whether neighbours in K are neighbours in memory). Lines beyond the matrix
-// have to give zeros; K stays in its range. This file does not know what the operands are.
+// An operand is a type with `Line line(index)` (what belongs to a row of A or a column of B, worked out once), `Term term(k)`
+// (what belongs to a place in K), `go(term, step)` (as far on as `step`, a term, is from the first), `float at(line, term, wanted)`
+// and `bool along_k` (whether neighbours in K are neighbours in memory). Lines beyond the matrix have to give zeros; K stays in its
+// range. This file does not know what the operands are.
 
 const u32 TILE = 64;
 const u32 DEPTH = 16;
 const u32 K_BLOCK = 512;
 const u32 TILE_PITCH = TILE + 4;
+// How far a thread's turns of fetching are apart in K, where neighbours in K are none in memory.
+const u32 APART = 4;
 
 // Four neighbours are read at once.
 struct alignas(16) TileRoom {
@@ -26,7 +29,7 @@ struct Fetch {
     u32 line, k;
     __device__ Fetch(bool along_k, u32 i) {
         line = along_k ? threadIdx.x / DEPTH + DEPTH * i : threadIdx.x % TILE;
-        k = along_k ? threadIdx.x % DEPTH : threadIdx.x / TILE + 4 * i;
+        k = along_k ? threadIdx.x % DEPTH : threadIdx.x / TILE + APART * i;
     }
 };
 
@@ -46,6 +49,8 @@ __device__ inline void tile_product(
     TileRoom& room, const A& a, const B& b, u32 row, u32 column, u32 from, u32 to, TileSums& total) {
     typename A::Line rows[4];
     typename B::Line columns[4];
+    typename A::Term down = a.term(from + Fetch(a.along_k, 0).k), down_step = a.term(a.along_k ? DEPTH : APART);
+    typename B::Term along = b.term(from + Fetch(b.along_k, 0).k), along_step = b.term(b.along_k ? DEPTH : APART);
     float block[4][4];
 #pragma unroll
     for (u32 i = 0; i < 4; i++) {
@@ -59,8 +64,11 @@ __device__ inline void tile_product(
 #pragma unroll
         for (u32 i = 0; i < 4; i++) {
             Fetch left(a.along_k, i), right(b.along_k, i);
-            room.a[left.k][left.line] = left.k < depth ? a.at(rows[i], start + left.k) : 0.0f;
-            room.b[right.k][right.line] = right.k < depth ? b.at(columns[i], start + right.k) : 0.0f;
+            room.a[left.k][left.line] = a.at(rows[i], down, left.k < depth);
+            room.b[right.k][right.line] = b.at(columns[i], along, right.k < depth);
+            // Four turns are a step.
+            if (!a.along_k || i == 3) a.go(down, down_step);
+            if (!b.along_k || i == 3) b.go(along, along_step);
         }
         __syncthreads();
         if (depth == DEPTH) {
@@ -82,12 +90,25 @@ __device__ inline void tile_product(
     }
 }
 
-// What this thread has of the tile at (`row`, `column`), one result after another: those within `rows` and `columns`.
-template <class Put>
-__device__ inline void each_result(const TileSums& total, u32 row, u32 rows, u32 column, u32 columns, Put put) {
+// Of a column nothing but itself.
+struct Itself {
+    __device__ u32 operator()(u32 column) const { return column; }
+};
+
+// What this thread has of the tile at (`row`, `column`), one result after another: those within `rows` and `columns`, with what
+// `of` says of their column.
+template <class Of, class Put>
+__device__ inline void each_result(const TileSums& total, u32 row, u32 rows, u32 column, u32 columns, Of of, Put put) {
     row += threadIdx.x / 16 * 4;
     column += threadIdx.x % 16 * 4;
-    for (u32 i = 0; i < 4 && row + i < rows; i++) {
-        for (u32 j = 0; j < 4 && column + j < columns; j++) put(row + i, column + j, total[i][j]);
+    decltype(of(column)) places[4];
+#pragma unroll
+    for (u32 j = 0; j < 4; j++) places[j] = of(column + j);
+#pragma unroll
+    for (u32 i = 0; i < 4; i++) {
+#pragma unroll
+        for (u32 j = 0; j < 4; j++) {
+            if (row + i < rows && column + j < columns) put(row + i, places[j], total[i][j]);
+        }
     }
 }
