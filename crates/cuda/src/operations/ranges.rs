@@ -17,6 +17,8 @@ pub(super) const BLOCKS: usize = 512;
 pub(super) const RANGE: usize = 512;
 /// A shorter K is not worth another launch.
 const LONG: usize = 4 * RANGE;
+/// The same of f32, which takes longer: a range of a tile some 25 µs.
+const LONG_IN_F32: usize = 2 * RANGE;
 /// Tiles from which on a GPU is busy enough: about one for each multiprocessor.
 pub(super) const ENOUGH: usize = 128;
 /// Matrices of tiles that the sums of all ranges take at most, where all of them are needed.
@@ -34,7 +36,7 @@ pub(super) fn ranges(width: usize, k: usize) -> usize {
 /// Of a product of so many tiles whose ranges have [`RANGE`] terms each.
 pub(super) fn whole_ranges(tiles: usize, k: usize) -> usize {
     let ranges = k.div_ceil(RANGE);
-    if k < LONG || tiles >= ENOUGH || tiles * ranges > MOST { 1 } else { ranges }
+    if k < LONG_IN_F32 || tiles >= ENOUGH || tiles * ranges > MOST { 1 } else { ranges }
 }
 
 /// Of a product of so many tiles that is to have so many blocks, with ranges of [`RANGE`] terms at least.
@@ -102,7 +104,7 @@ mod tests {
             [64, 5, 1, 1]
         );
         // Of f32 one tile and four; what is short, has tiles enough, or would take too much room.
-        assert_eq!([whole_ranges(1, 32_768), whole_ranges(4, 9_216)], [64, 18]);
-        assert_eq!([whole_ranges(1, 2_000), whole_ranges(128, 32_768), whole_ranges(127, 32_768)], [1, 1, 1]);
+        assert_eq!([whole_ranges(1, 32_768), whole_ranges(4, 9_216), whole_ranges(16, 1_024)], [64, 18, 2]);
+        assert_eq!([whole_ranges(1, 1_000), whole_ranges(128, 32_768), whole_ranges(127, 32_768)], [1, 1, 1]);
     }
 }
