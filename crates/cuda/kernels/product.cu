@@ -10,29 +10,28 @@
 // kernels those of a product and a pass of `gelu.cu` behind it.
 // Launch: ceil(m / 64) x ceil(n / 64) blocks of 256 threads, of `product` times `splits`. Does not know layers.
 
+template <bool ALONG_K>
 struct Operand {
-    typedef u32 Term;
+    typedef u64 Term;
     struct Line {
         const float* start;
     };
     const float* x;
     u32 lines;
     u64 line_stride, k_stride;
-    bool along_k;
-    __device__ Operand(const float* x, u32 lines, u64 line_stride, u64 k_stride)
-        : x(x), lines(lines), line_stride(line_stride), k_stride(k_stride), along_k(k_stride == 1) {}
+    static constexpr bool along_k = ALONG_K;
     __device__ Line line(u32 i) const { return Line{i < lines ? x + i * line_stride : nullptr}; }
-    __device__ Term term(u32 k) const { return k; }
+    __device__ Term term(u32 k) const { return ALONG_K ? k : k * k_stride; }
     __device__ void go(Term& term, Term step) const { term += step; }
-    __device__ float at(const Line& line, Term k, bool wanted) const {
+    __device__ float at(const Line& line, Term term, bool wanted) const {
         // One load without a branch, so that several are on their way.
         float v = 0.0f;
-        if (wanted & (line.start != 0)) v = line.start[k * k_stride];
+        if (wanted & (line.start != 0)) v = line.start[term];
         return v;
     }
 };
 
-extern "C" __global__ void __launch_bounds__(256) product(
+extern "C" __global__ void __launch_bounds__(256, 2) product(
     const float* a, const float* b, const float* bias, float* c, u32 m, u32 n, u32 k, u64 a_row, u64 a_column, u64 b_row,
     u64 b_column, u64 c_row, u32 adds, u32 activation, u32 splits) {
     __shared__ TileRoom room;
@@ -42,7 +41,18 @@ extern "C" __global__ void __launch_bounds__(256) product(
     u32 from = split * K_BLOCK, to = splits > 1 ? least(k, from + K_BLOCK) : k;
     c += split * (u64)m * c_row;
     TileSums total;
-    tile_product(room, Operand(a, m, a_row, a_column), Operand(b, n, b_column, b_row), row, column, from, to, total);
+    auto of_rows = [&](auto of_a) {
+        if (b_row == 1) {
+            tile_product(room, of_a, Operand<true>{b, n, b_column, b_row}, row, column, from, to, total);
+        } else {
+            tile_product(room, of_a, Operand<false>{b, n, b_column, b_row}, row, column, from, to, total);
+        }
+    };
+    if (a_column == 1) {
+        of_rows(Operand<true>{a, m, a_row, a_column});
+    } else {
+        of_rows(Operand<false>{a, m, a_row, a_column});
+    }
     each_result(total, row, m, column, n, Itself(), [=](u32 row, u32 column, float sum) {
         float* to = c + row * c_row + column;
         sum = adds ? *to + sum : sum;
@@ -56,7 +66,7 @@ extern "C" __global__ void __launch_bounds__(256) linear_gelu(
     u32 across = parts_of(n, TILE);
     u32 row = blockIdx.x / across * TILE, column = blockIdx.x % across * TILE;
     TileSums total;
-    tile_product(room, Operand(x, m, k, 1), Operand(w, n, k, 1), row, column, 0, k, total);
+    tile_product(room, Operand<true>{x, m, k, 1}, Operand<true>{w, n, k, 1}, row, column, 0, k, total);
     each_result(total, row, m, column, n, Itself(), [=](u32 row, u32 column, float sum) {
         u64 at = (u64)row * n + column;
         if (bias) sum = bias[column] + sum;

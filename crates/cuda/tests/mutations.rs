@@ -256,7 +256,7 @@ static CHANGES: &[Change] = &[
     (&CONV2D_BF16, "sum + bias[", "sum - bias[", conv_half::conv2d::<Bf16>),
     (&CONV2D_BF16, "(x.along_k, 0).k + 1)", "(x.along_k, 0).k)", conv_half::conv2d::<Bf16>),
     (&CONV2D_BF16, "!x.along_k || i == 7", "x.along_k || i == 7", conv_half::conv2d::<Bf16>),
-    (&CONV2D_BF16, "place.k + 1 < depth", "place.k < depth", conv_half::conv2d::<Bf16>),
+    (&CONV2D_BF16, "k + 1 < depth", "k < depth", conv_half::conv2d::<Bf16>),
     (&CONV2D_BF16, "right + j * 16, k", "right + j * 8, k", conv_half::conv2d::<Bf16>),
     (
         &CONV2D_BF16_INPUT_GRADIENT,

@@ -46,19 +46,31 @@ struct Pair {
     }
 };
 
-template <class Operand>
-__device__ inline void fetch_pairs(
-    u16* room, const Operand& x, const typename Operand::Line (&lines)[8], Pair<Operand>& pair, u32 depth) {
+// What a thread fetches of an operand for a step.
+struct Fetched {
+    u32 pairs[8];
+
+    template <class Operand>
+    __device__ void take(
+        const Operand& x, const typename Operand::Line (&lines)[8], Pair<Operand>& pair, u32 depth) {
 #pragma unroll
-    for (u32 i = 0; i < 8; i++) {
-        Fetch place(x.along_k, i);
-        Stored low = x.at(lines[i], pair.low, place.k < depth);
-        Stored high = x.at(lines[i], pair.high, place.k + 1 < depth);
-        *(u32*)(room + place.line * TILE_PITCH + place.k) = low.bits | (u32)high.bits << 16;
-        // Eight turns are a step.
-        if (!x.along_k || i == 7) pair.go(x);
+        for (u32 i = 0; i < 8; i++) {
+            u32 k = Fetch(x.along_k, i).k;
+            Stored low = x.at(lines[i], pair.low, k < depth), high = x.at(lines[i], pair.high, k + 1 < depth);
+            pairs[i] = low.bits | (u32)high.bits << 16;
+            // Eight turns are a step.
+            if (!x.along_k || i == 7) pair.go(x);
+        }
     }
-}
+
+    __device__ void put(u16* room, bool along_k) const {
+#pragma unroll
+        for (u32 i = 0; i < 8; i++) {
+            Fetch place(along_k, i);
+            *(u32*)(room + place.line * TILE_PITCH + place.k) = pairs[i];
+        }
+    }
+};
 
 // The sums over `from <= k < to` of the tile at (`row`, `column`).
 template <class A, class B>
@@ -76,11 +88,18 @@ __device__ inline void tile_product(
 #pragma unroll
         for (u32 j = 0; j < 4; j++) total[i / 4][i % 4][j] = 0.0f;
     }
+    // What comes next is on its way while what is there is computed.
+    Fetched next_a = {}, next_b = {};
+    auto fetch = [&](u32 depth) {
+        next_a.take(a, rows, down_k, depth);
+        next_b.take(b, columns, along_k, depth);
+    };
+    fetch(to - from);
     for (u32 start = from; start < to; start += DEPTH) {
-        u32 depth = least(DEPTH, to - start);
-        fetch_pairs(room.a, a, rows, down_k, depth);
-        fetch_pairs(room.b, b, columns, along_k, depth);
+        next_a.put(room.a, a.along_k);
+        next_b.put(room.b, b.along_k);
         __syncthreads();
+        if (to - start > DEPTH) fetch(to - start - DEPTH);
 #pragma unroll
         for (u32 k = 0; k < DEPTH; k += 16) {
             u32 x[2][4];

@@ -33,6 +33,11 @@ struct Fetch {
     }
 };
 
+// A thread's numbers of a step.
+struct Fetched {
+    float a[4], b[4];
+};
+
 __device__ inline void tile_step(const TileRoom& room, u32 k, float (&block)[4][4]) {
     const float* a = &room.a[k][threadIdx.x / 16 * 4];
     const float* b = &room.b[k][threadIdx.x % 16 * 4];
@@ -59,18 +64,29 @@ __device__ inline void tile_product(
 #pragma unroll
         for (u32 j = 0; j < 4; j++) total[i][j] = block[i][j] = 0.0f;
     }
+    // What a thread fetches for a step, while the step before is computed.
+    Fetched next = {};
+    auto fetch = [&](u32 depth) {
+#pragma unroll
+        for (u32 i = 0; i < 4; i++) {
+            next.a[i] = a.at(rows[i], down, Fetch(a.along_k, i).k < depth);
+            next.b[i] = b.at(columns[i], along, Fetch(b.along_k, i).k < depth);
+            // Four turns are a step.
+            if (!a.along_k || i == 3) a.go(down, down_step);
+            if (!b.along_k || i == 3) b.go(along, along_step);
+        }
+    };
+    fetch(to - from);
     for (u32 start = from; start < to; start += DEPTH) {
         u32 depth = least(DEPTH, to - start);
 #pragma unroll
         for (u32 i = 0; i < 4; i++) {
             Fetch left(a.along_k, i), right(b.along_k, i);
-            room.a[left.k][left.line] = a.at(rows[i], down, left.k < depth);
-            room.b[right.k][right.line] = b.at(columns[i], along, right.k < depth);
-            // Four turns are a step.
-            if (!a.along_k || i == 3) a.go(down, down_step);
-            if (!b.along_k || i == 3) b.go(along, along_step);
+            room.a[left.k][left.line] = next.a[i];
+            room.b[right.k][right.line] = next.b[i];
         }
         __syncthreads();
+        if (depth < to - start) fetch(to - start - depth);
         if (depth == DEPTH) {
 #pragma unroll
             for (u32 k = 0; k < DEPTH; k++) tile_step(room, k, block);

@@ -27,7 +27,7 @@
 
 #define __global__
 #define __device__
-#define __launch_bounds__(threads)
+#define __launch_bounds__(...)
 /* All shared memory lies in one section, so that it can be spoiled before each block. */
 #define __shared__ static __attribute__((section("shim_shared")))
 
