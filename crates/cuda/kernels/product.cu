@@ -31,6 +31,18 @@ struct Operand {
     }
 };
 
+// With the columns of B, which lie along K or not.
+template <class A>
+__device__ inline void product_with(
+    TileRoom& room, const A& a, const float* b, u32 n, u64 b_column, u64 b_row, u32 row, u32 column, u32 from, u32 to,
+    TileSums& total) {
+    if (b_row == 1) {
+        tile_product(room, a, Operand<true>{b, n, b_column, b_row}, row, column, from, to, total);
+    } else {
+        tile_product(room, a, Operand<false>{b, n, b_column, b_row}, row, column, from, to, total);
+    }
+}
+
 extern "C" __global__ void __launch_bounds__(256, 2) product(
     const float* a, const float* b, const float* bias, float* c, u32 m, u32 n, u32 k, u64 a_row, u64 a_column, u64 b_row,
     u64 b_column, u64 c_row, u32 adds, u32 activation, u32 splits) {
@@ -41,17 +53,10 @@ extern "C" __global__ void __launch_bounds__(256, 2) product(
     u32 from = split * K_BLOCK, to = splits > 1 ? least(k, from + K_BLOCK) : k;
     c += split * (u64)m * c_row;
     TileSums total;
-    auto of_rows = [&](auto of_a) {
-        if (b_row == 1) {
-            tile_product(room, of_a, Operand<true>{b, n, b_column, b_row}, row, column, from, to, total);
-        } else {
-            tile_product(room, of_a, Operand<false>{b, n, b_column, b_row}, row, column, from, to, total);
-        }
-    };
     if (a_column == 1) {
-        of_rows(Operand<true>{a, m, a_row, a_column});
+        product_with(room, Operand<true>{a, m, a_row, a_column}, b, n, b_column, b_row, row, column, from, to, total);
     } else {
-        of_rows(Operand<false>{a, m, a_row, a_column});
+        product_with(room, Operand<false>{a, m, a_row, a_column}, b, n, b_column, b_row, row, column, from, to, total);
     }
     each_result(total, row, m, column, n, Itself(), [=](u32 row, u32 column, float sum) {
         float* to = c + row * c_row + column;

@@ -1,6 +1,6 @@
 //! Every kernel compiles to machine code for real GPUs, by NVRTC, where there is no GPU.
 //!
-//! `crates/cuda/fetch-nvrtc.sh` fetches the compiler. Without it these tests say so and pass. To see what each kernel
+//! `crates/cuda/fetch-nvrtc.sh` fetches the compilers. Without them these tests say so and pass. To see what each kernel
 //! takes: `cargo test -p dtrain-cuda --test nvrtc -- --nocapture`. `DTRAIN_NVRTC_ARCHITECTURES=sm_90a` compiles for fewer GPUs,
 //! `DTRAIN_NVRTC_FILES=2/3` the second third of the files, for those who come back often.
 
@@ -34,14 +34,21 @@ fn files() -> (usize, usize) {
 /// its own keys and values (64) and a tile's products (16).
 const MOST_SPILLED: u32 = 64;
 
-/// The compiler, if it is there.
-fn nvrtc() -> Option<Nvrtc> {
+/// Where `fetch-nvrtc.sh` puts what it fetches.
+fn fetched(name: &str) -> PathBuf {
     let cache = std::env::var_os("XDG_CACHE_HOME")
         .map(PathBuf::from)
         .or_else(|| std::env::var_os("HOME").map(|home| Path::new(&home).join(".cache")))
         .unwrap_or_default();
-    let path = std::env::var_os("DTRAIN_NVRTC")
-        .map_or_else(|| cache.join("dtrain/nvrtc/libnvrtc.so.13"), PathBuf::from);
+    cache.join("dtrain/nvrtc").join(name)
+}
+
+/// The compiler, if it is there.
+fn nvrtc() -> Option<Nvrtc> {
+    loaded(std::env::var_os("DTRAIN_NVRTC").map_or_else(|| fetched("libnvrtc.so.13"), PathBuf::from))
+}
+
+fn loaded(path: PathBuf) -> Option<Nvrtc> {
     if !path.exists() {
         println!("skipped: no NVRTC at {}; crates/cuda/fetch-nvrtc.sh fetches it", path.display());
         return None;
@@ -69,6 +76,19 @@ fn compiled_from(nvrtc: &Nvrtc, architecture: &str, from: usize) -> BTreeMap<Str
         all.extend(cubin.resources().into_iter().map(|found| (found.kernel.clone(), found)));
     }
     all
+}
+
+/// A newer compiler takes more than an older one: the front of the oldest has to take every file.
+#[test]
+fn the_oldest_compiler_that_is_taken_takes_every_kernel() {
+    let Some(nvrtc) = loaded(fetched("oldest/libnvrtc.so.12")) else { return };
+    assert_eq!(nvrtc.version(), (12, 0), "the oldest that `dtrain doctor` names");
+    for file in FILES {
+        nvrtc.accepts(file.name, &file.source()).unwrap_or_else(|error| panic!("{error}"));
+    }
+    let newer = "extern \"C\" __global__ void f(float* y) { auto g = [&](auto v) { y[0] = v; }; g(1); }\n";
+    let refused = nvrtc.accepts("newer.cu", newer).expect_err("NVRTC 13.5 takes it");
+    assert!(refused.to_string().contains("execution space"), "{refused}");
 }
 
 #[test]
