@@ -168,7 +168,7 @@ static CHANGES: &[Change] = &[
     (&LINEAR_GELU, "by_tanh ? tanh_gelu", "!by_tanh ? tanh_gelu", product::linear_gelu),
     (&PRODUCT, "fmaf(a[r], b[c]", "fmaf(-a[r], b[c]", product::product),
     (&CONV2D, "sum + bias[", "sum - bias[", conv::conv2d),
-    (&CONV2D, "step.number + place.go", "step.number - place.go", conv::conv2d),
+    (&CONV2D, "step.number + place.go", "step.number + 0 * place.go", conv::conv2d),
     (&CONV2D, "outer.go(step.outer, box.outer, over)", "outer.go(step.outer, box.outer, 0)", conv::conv2d),
     (&CONV2D, "!b.along_k || i == 3", "b.along_k || i == 3", conv::conv2d),
     (&CONV2D, "!a.along_k || i == 3", "!a.along_k", conv::conv2d),
@@ -266,8 +266,8 @@ static CHANGES: &[Change] = &[
     ),
     (
         &CONV2D_BF16_INPUT_GRADIENT,
-        "i / 4 % 4 * 8 + i % 2",
-        "i / 4 % 4 * 4 + i % 2",
+        "places[i / 4 % 4][i % 2]",
+        "places[i / 4 % 4][1 - i % 2]",
         conv_half::conv2d_input_gradient::<Bf16>,
     ),
     (
