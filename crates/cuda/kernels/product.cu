@@ -31,6 +31,11 @@ struct Operand {
     }
 };
 
+// What belongs to a result: what was there, and the bias.
+struct Loaded {
+    float there, bias;
+};
+
 // With the columns of B, which lie along K or not.
 template <class A>
 __device__ inline void product_with(
@@ -58,11 +63,14 @@ extern "C" __global__ void __launch_bounds__(256, 2) product(
     } else {
         product_with(room, Operand<false>{a, m, a_row, a_column}, b, n, b_column, b_row, row, column, from, to, total);
     }
-    each_result(total, row, m, column, n, Itself(), [=](u32 row, u32 column, float sum) {
-        float* to = c + row * c_row + column;
-        sum = adds ? *to + sum : sum;
-        *to = activate(bias ? sum + bias[column] : sum, activation);
-    });
+    auto loaded = [&](u32 row, u32 column) -> Loaded {
+        return {adds ? c[row * c_row + column] : 0.0f, bias ? bias[column] : 0.0f};
+    };
+    auto put = [&](u32 row, u32 column, float sum, const Loaded& with) {
+        sum = adds ? with.there + sum : sum;
+        c[row * c_row + column] = activate(bias ? sum + with.bias : sum, activation);
+    };
+    each_result(total, row, m, column, n, Itself(), loaded, put);
 }
 
 extern "C" __global__ void __launch_bounds__(256) linear_gelu(
@@ -72,10 +80,12 @@ extern "C" __global__ void __launch_bounds__(256) linear_gelu(
     u32 row = blockIdx.x / across * TILE, column = blockIdx.x % across * TILE;
     TileSums total;
     tile_product(room, Operand<true>{x, m, k, 1}, Operand<true>{w, n, k, 1}, row, column, 0, k, total);
-    each_result(total, row, m, column, n, Itself(), [=](u32 row, u32 column, float sum) {
+    auto bias_of = [&](u32, u32 column) { return bias ? bias[column] : 0.0f; };
+    auto put = [&](u32 row, u32 column, float sum, float its_bias) {
         u64 at = (u64)row * n + column;
-        if (bias) sum = bias[column] + sum;
+        if (bias) sum = its_bias + sum;
         z[at] = sum;
         y[at] = by_tanh ? tanh_gelu(sum) : exact_gelu(sum);
-    });
+    };
+    each_result(total, row, m, column, n, Itself(), bias_of, put);
 }

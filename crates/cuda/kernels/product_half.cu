@@ -78,10 +78,19 @@ struct Result {
     const u16* plus;
     float* c32;
     u16* c16;
-    __device__ void put(const Shape& shape, u64 at, u32 column, float sum) const {
-        if (shape.adds) sum = c32[at] + sum;
-        sum = activate(bias ? sum + bias[column] : sum, shape.activation);
-        if (plus) sum = sum + from_half(plus[at]);
+
+    // What belongs to a sum: what was there, its bias, and what is added in the end.
+    struct With {
+        float there, bias;
+        u16 plus;
+    };
+    __device__ With with(const Shape& shape, u64 at, u32 column) const {
+        return {shape.adds ? c32[at] : 0.0f, bias ? bias[column] : 0.0f, plus ? plus[at] : (u16)0};
+    }
+    __device__ void put(const Shape& shape, u64 at, const With& with, float sum) const {
+        if (shape.adds) sum = with.there + sum;
+        sum = activate(bias ? sum + with.bias : sum, shape.activation);
+        if (plus) sum = sum + from_half(with.plus);
         if (c32) {
             c32[at] = sum;
         } else {
@@ -95,10 +104,14 @@ struct GeluResult {
     const float* bias;
     u16 *z, *y;
     u32 by_tanh;
-    __device__ void put(const Shape& shape, u64 at, u32 column, float sum) const {
-        if (bias) sum = bias[column] + sum;
-        z[at] = (u16)as_halves(sum, 0.0f);
-        sum = from_half(z[at]);
+
+    typedef float With;
+    __device__ With with(const Shape&, u64, u32 column) const { return bias ? bias[column] : 0.0f; }
+    __device__ void put(const Shape& shape, u64 at, With its_bias, float sum) const {
+        if (bias) sum = its_bias + sum;
+        u16 rounded = (u16)as_halves(sum, 0.0f);
+        z[at] = rounded;
+        sum = from_half(rounded);
         y[at] = (u16)as_halves(by_tanh ? tanh_gelu(sum) : exact_gelu(sum), 0.0f);
     }
 };
@@ -115,6 +128,9 @@ struct Share {
         return {blockIdx.x % tiles, from, least(shape.k, from + each)};
     }
 };
+
+// Results of a thread that are written together.
+const u32 TOGETHER = 8;
 
 template <u32 S, bool A_ALONG_K, bool B_ALONG_K, class To>
 __device__ inline void multiply(
@@ -172,9 +188,22 @@ __device__ inline void multiply(
         }
         __syncthreads();
 #pragma unroll 1
-        for (u32 each = lane; each < 16 * SIDE; each += 32) {
-            u32 line = row + down + i * 16 + each / SIDE, place = column + right + each % SIDE;
-            if (line < shape.m && place < shape.n) to.put(shape, line * shape.c_pitch + place, place, out[each]);
+        for (u32 first = lane; first < 16 * SIDE; first += 32 * TOGETHER) {
+            // What belongs to them is on its way before the first is written.
+            typename To::With with[TOGETHER];
+#pragma unroll
+            for (u32 k = 0; k < TOGETHER; k++) {
+                u32 each = first + 32 * k;
+                u32 line = row + down + i * 16 + each / SIDE, place = column + right + each % SIDE;
+                bool is_there = line < shape.m && place < shape.n;
+                with[k] = is_there ? to.with(shape, line * shape.c_pitch + place, place) : typename To::With{};
+            }
+#pragma unroll
+            for (u32 k = 0; k < TOGETHER; k++) {
+                u32 each = first + 32 * k;
+                u32 line = row + down + i * 16 + each / SIDE, place = column + right + each % SIDE;
+                if (line < shape.m && place < shape.n) to.put(shape, line * shape.c_pitch + place, with[k], out[each]);
+            }
         }
         __syncthreads();
     }

@@ -146,10 +146,11 @@ __device__ inline void convolve(
     Patches<N> patches = {shape, x};
     tile_product(room, kernels, patches, row, column, 0, shape.terms(), total);
     auto place_of = [&](u32 cell) { return (u64)(cell / area) * shape.outputs * area + cell % area; };
-    each_result(total, row, shape.outputs, column, cells, place_of, [&](u32 output, u64 place, float sum) {
-        sum = bias ? sum + bias[output] : sum;
-        y[place + (u64)output * area] = activate(sum, activation);
-    });
+    auto bias_of = [&](u32 output, u64) { return bias ? bias[output] : 0.0f; };
+    auto put = [&](u32 output, u64 place, float sum, float its_bias) {
+        y[place + (u64)output * area] = activate(bias ? sum + its_bias : sum, activation);
+    };
+    each_result(total, row, shape.outputs, column, cells, place_of, bias_of, put);
 }
 
 // The kernels of one input channel, turned: their last place comes first.
@@ -218,10 +219,11 @@ __device__ inline void input_gradient(
         tile_product(room, kernels, Users<N, false>{shape, dy}, row, column, 0, depth, total);
     }
     auto place_of = [&](u32 element) { return (u64)(element / area) * shape.channels * area + element % area; };
-    each_result(total, row, shape.channels, column, elements, place_of, [&](u32 channel, u64 place, float sum) {
-        u64 at = place + (u64)channel * area;
-        dx[at] = !x || x[at] > 0.0f ? sum : 0.0f;
-    });
+    auto convolved = [&](u32 channel, u64 place) { return element(x + place + (u64)channel * area, x != 0); };
+    auto put = [&](u32 channel, u64 place, float sum, Stored own) {
+        dx[place + (u64)channel * area] = !x || own > 0.0f ? sum : 0.0f;
+    };
+    each_result(total, row, shape.channels, column, elements, place_of, convolved, put);
 }
 
 // dy of one output channel: K is the cells of all images.
@@ -281,7 +283,6 @@ __device__ inline void weight_gradient(
     Met<N> met = {shape, x};
     tile_product(room, outputs, met, row, column, from, to, total);
     parts += (u64)split * shape.outputs * shape.terms();
-    each_result(total, row, shape.outputs, column, shape.terms(), Itself(), [&](u32 output, u32 term, float sum) {
-        parts[(u64)output * shape.terms() + term] = sum;
-    });
+    auto put = [&](u32 output, u32 term, float sum, u32) { parts[(u64)output * shape.terms() + term] = sum; };
+    each_result(total, row, shape.outputs, column, shape.terms(), Itself(), Nothing(), put);
 }

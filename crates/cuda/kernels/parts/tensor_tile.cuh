@@ -125,18 +125,33 @@ struct Itself {
     __device__ u32 operator()(u32 column) const { return column; }
 };
 
+// With a result nothing.
+struct Nothing {
+    template <class Place>
+    __device__ u32 operator()(u32 row, const Place& place) const { return 0; }
+};
+
 // What this thread has of the tile at (`row`, `column`), one result after another: those within `rows` and `columns`, with what
-// `of` says of their column.
-template <class Of, class Put>
-__device__ inline void each_result(const TileSums& total, u32 row, u32 rows, u32 column, u32 columns, Of of, Put put) {
+// `of` says of their column, and what `with(row, of)` has loaded for each before the first is put.
+template <class Of, class With, class Put>
+__device__ inline void each_result(
+    const TileSums& total, u32 row, u32 rows, u32 column, u32 columns, Of of, With with, Put put) {
     row += threadIdx.x / 64 * 32 + threadIdx.x % 32 / 4;
     column += threadIdx.x / 32 % 2 * 32 + threadIdx.x % 4 * 2;
     decltype(of(column)) places[4][2];
 #pragma unroll
     for (u32 j = 0; j < 8; j++) places[j / 2][j % 2] = of(column + j / 2 * 8 + j % 2);
+    decltype(with(row, places[0][0])) loaded[32] = {};
 #pragma unroll
     for (u32 i = 0; i < 32; i++) {
         u32 down = row + i / 16 * 16 + i % 4 / 2 * 8, right = column + i / 4 % 4 * 8 + i % 2;
-        if (down < rows && right < columns) put(down, places[i / 4 % 4][i % 2], total[i / 16][i / 4 % 4][i % 4]);
+        if (down < rows && right < columns) loaded[i] = with(down, places[i / 4 % 4][i % 2]);
+    }
+#pragma unroll
+    for (u32 i = 0; i < 32; i++) {
+        u32 down = row + i / 16 * 16 + i % 4 / 2 * 8, right = column + i / 4 % 4 * 8 + i % 2;
+        if (down < rows && right < columns) {
+            put(down, places[i / 4 % 4][i % 2], total[i / 16][i / 4 % 4][i % 4], loaded[i]);
+        }
     }
 }

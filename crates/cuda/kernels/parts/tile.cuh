@@ -111,20 +111,31 @@ struct Itself {
     __device__ u32 operator()(u32 column) const { return column; }
 };
 
+// With a result nothing.
+struct Nothing {
+    template <class Place>
+    __device__ u32 operator()(u32 row, const Place& place) const { return 0; }
+};
+
 // What this thread has of the tile at (`row`, `column`), one result after another: those within `rows` and `columns`, with what
-// `of` says of their column.
-template <class Of, class Put>
-__device__ inline void each_result(const TileSums& total, u32 row, u32 rows, u32 column, u32 columns, Of of, Put put) {
+// `of` says of their column, and what `with(row, of)` has loaded for each before the first is put.
+template <class Of, class With, class Put>
+__device__ inline void each_result(
+    const TileSums& total, u32 row, u32 rows, u32 column, u32 columns, Of of, With with, Put put) {
     row += threadIdx.x / 16 * 4;
     column += threadIdx.x % 16 * 4;
     decltype(of(column)) places[4];
 #pragma unroll
     for (u32 j = 0; j < 4; j++) places[j] = of(column + j);
+    decltype(with(row, places[0])) loaded[4][4] = {};
 #pragma unroll
-    for (u32 i = 0; i < 4; i++) {
+    for (u32 i = 0; i < 16; i++) {
+        if (row + i / 4 < rows && column + i % 4 < columns) loaded[i / 4][i % 4] = with(row + i / 4, places[i % 4]);
+    }
 #pragma unroll
-        for (u32 j = 0; j < 4; j++) {
-            if (row + i < rows && column + j < columns) put(row + i, places[j], total[i][j]);
+    for (u32 i = 0; i < 16; i++) {
+        if (row + i / 4 < rows && column + i % 4 < columns) {
+            put(row + i / 4, places[i % 4], total[i / 4][i % 4], loaded[i / 4][i % 4]);
         }
     }
 }
