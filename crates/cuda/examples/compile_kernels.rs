@@ -4,8 +4,8 @@
 //! cargo run -p dtrain-cuda --example compile_kernels -- /usr/local/cuda/lib64/libnvrtc.so.13 sm_90a [FOLDER]
 //! ```
 //!
-//! What was compiled of a file is kept in the folder, for `bench/instructions.py`. It needs no GPU. A kernel that does not compile is told with the compiler's messages, the others are compiled all the
-//! same, and the exit code is 1.
+//! What was compiled of a file is kept in the folder, for `bench/instructions.py`. It needs no GPU. A kernel that does not
+//! compile is told with the compiler's messages, the others are compiled all the same, and the exit code is 1.
 
 use dtrain_cuda::kernels::FILES;
 use dtrain_cuda::nvrtc::{Nvrtc, Resources};

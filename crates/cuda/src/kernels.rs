@@ -361,11 +361,11 @@ kernels! {
     EMBEDDING_ORDER_CU "embedding_order.cu" [] {
         EMBEDDING_ORDER "embedding_order" 256 "iIu"
     }
-    PRODUCT_CU "product.cu" ["exact.cuh", "math.cuh", "tile.cuh"] {
+    PRODUCT_CU "product.cu" ["exact.cuh", "math.cuh", "results.cuh", "tile.cuh"] {
         PRODUCT "product" 256 "fffFuuullllluuu"
         LINEAR_GELU "linear_gelu" 256 "fffFFuuuu"
     }
-    CONV_CU "conv.cu" ["f32.cuh", "tile.cuh", "conv.cuh"] {
+    CONV_CU "conv.cu" ["f32.cuh", "results.cuh", "tile.cuh", "conv.cuh"] {
         CONV2D "conv2d" 256 "fffFCu"
         CONV2D_INPUT_GRADIENT "conv2d_input_gradient" 256 "fffFC"
         CONV2D_WEIGHT_GRADIENT "conv2d_weight_gradient" 256 "ffFCu"
@@ -373,7 +373,7 @@ kernels! {
         CONV3D_INPUT_GRADIENT "conv3d_input_gradient" 256 "fffFV"
         CONV3D_WEIGHT_GRADIENT "conv3d_weight_gradient" 256 "ffFVu"
     }
-    CONV_BF16_CU "conv_half.cu" ["bf16.cuh", "tensor.cuh", "tensor_tile.cuh", "conv.cuh"] {
+    CONV_BF16_CU "conv_half.cu" ["bf16.cuh", "tensor.cuh", "results.cuh", "tensor_tile.cuh", "conv.cuh"] {
         CONV2D_BF16 "conv2d_bf16" 128 "hhfHCu"
         CONV2D_BF16_INPUT_GRADIENT "conv2d_bf16_input_gradient" 128 "hhhHC"
         CONV2D_BF16_WEIGHT_GRADIENT "conv2d_bf16_weight_gradient" 128 "hhFCu"
@@ -381,7 +381,7 @@ kernels! {
         CONV3D_BF16_INPUT_GRADIENT "conv3d_bf16_input_gradient" 128 "hhhHV"
         CONV3D_BF16_WEIGHT_GRADIENT "conv3d_bf16_weight_gradient" 128 "hhFVu"
     }
-    CONV_F16_CU "conv_half.cu" ["f16.cuh", "tensor.cuh", "tensor_tile.cuh", "conv.cuh"] {
+    CONV_F16_CU "conv_half.cu" ["f16.cuh", "tensor.cuh", "results.cuh", "tensor_tile.cuh", "conv.cuh"] {
         CONV2D_F16 "conv2d_f16" 128 "hhfHCu"
         CONV2D_F16_INPUT_GRADIENT "conv2d_f16_input_gradient" 128 "hhhHC"
         CONV2D_F16_WEIGHT_GRADIENT "conv2d_f16_weight_gradient" 128 "hhFCu"

@@ -1,5 +1,5 @@
-// The tile of `tile` on tensor cores: 64 x 64 results by a block of 128 threads, of operands in halves. It has the same words, so
-// that what is built over one tile can be built over the other.
+// The tile of `tile` on tensor cores: 64 x 64 results by a block of 128 threads, of operands in halves. It has the same words,
+// so that what is built over one tile can be built over the other.
 //
 // Order: each result is one f32 sum over K in steps of 16 from the start of the range, beyond its end zeros. Within 16 terms
 // the hardware's order.
@@ -119,17 +119,6 @@ __device__ inline void tile_product(
         __syncthreads();
     }
 }
-
-// Of a column nothing but itself.
-struct Itself {
-    __device__ u32 operator()(u32 column) const { return column; }
-};
-
-// With a result nothing.
-struct Nothing {
-    template <class Place>
-    __device__ u32 operator()(u32 row, const Place& place) const { return 0; }
-};
 
 // What this thread has of the tile at (`row`, `column`), one result after another: those within `rows` and `columns`, with what
 // `of` says of their column, and what `with(row, of)` has loaded for each before the first is put.

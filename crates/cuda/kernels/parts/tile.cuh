@@ -4,9 +4,9 @@
 // multiply-add, blocks added in order: as the CPU device has it, so a product has the CPU's bits.
 //
 // An operand is a type with `Line line(index)` (what belongs to a row of A or a column of B, worked out once), `Term term(k)`
-// (what belongs to a place in K), `go(term, step)` (as far on as `step`, a term, is from the first), `float at(line, term, wanted)`
-// and `bool along_k` (whether neighbours in K are neighbours in memory). Lines beyond the matrix have to give zeros; K stays in its
-// range. This file does not know what the operands are.
+// (what belongs to a place in K), `go(term, step)` (as far on as `step`, a term, is from the first), `at(line, term, wanted)`
+// and `bool along_k` (whether neighbours in K are neighbours in memory). Lines beyond the matrix have to give zeros; K stays
+// in its range. This file does not know what the operands are.
 
 const u32 TILE = 64;
 const u32 DEPTH = 16;
@@ -105,17 +105,6 @@ __device__ inline void tile_product(
         }
     }
 }
-
-// Of a column nothing but itself.
-struct Itself {
-    __device__ u32 operator()(u32 column) const { return column; }
-};
-
-// With a result nothing.
-struct Nothing {
-    template <class Place>
-    __device__ u32 operator()(u32 row, const Place& place) const { return 0; }
-};
 
 // What this thread has of the tile at (`row`, `column`), one result after another: those within `rows` and `columns`, with what
 // `of` says of their column, and what `with(row, of)` has loaded for each before the first is put.
