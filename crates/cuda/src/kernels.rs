@@ -196,11 +196,11 @@ kernels! {
     DROPOUT_F16_CU "dropout.cu" ["f16.cuh", "wide.cuh"] {
         DROPOUT_F16 "dropout_f16" 256 "hHluuuuuur"
     }
-    HALF_BF16_CU "half.cu" ["bf16.cuh"] {
+    HALF_BF16_CU "half.cu" ["bf16.cuh", "wide.cuh"] {
         TO_BF16 "to_bf16" 256 "fHl"
         FROM_BF16 "from_bf16" 256 "hFl"
     }
-    HALF_F16_CU "half.cu" ["f16.cuh"] {
+    HALF_F16_CU "half.cu" ["f16.cuh", "wide.cuh"] {
         TO_F16 "to_f16" 256 "fHl"
         FROM_F16 "from_f16" 256 "hFl"
     }

@@ -202,7 +202,7 @@ pub fn to_half(queue: &impl Queue, half: Half, x: Floats<'_>, mut y: HalvesMut<'
     if x.len() > 0 {
         let arguments = [x.into(), (&mut y).into(), (x.len() as u64).into()];
         let [kernel, _] = rounding(half);
-        queue.launch(&KernelLaunch::over(kernel, x.len(), arguments));
+        queue.launch(&KernelLaunch::over_eights(kernel, x.len(), arguments));
     }
 }
 
@@ -212,6 +212,6 @@ pub fn from_half(queue: &impl Queue, half: Half, x: Halves<'_>, mut y: FloatsMut
     if x.len() > 0 {
         let arguments = [x.into(), (&mut y).into(), (x.len() as u64).into()];
         let [_, kernel] = rounding(half);
-        queue.launch(&KernelLaunch::over(kernel, x.len(), arguments));
+        queue.launch(&KernelLaunch::over_eights(kernel, x.len(), arguments));
     }
 }
