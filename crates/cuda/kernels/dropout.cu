@@ -23,18 +23,17 @@ __device__ inline void philox(u32 (&counter)[4], u32 key0, u32 key1) {
 extern "C" __global__ void __launch_bounds__(256) NAME(dropout_, )(
     const Stored* x, Stored* y, u64 len, u32 key0, u32 key1, u32 place0, u32 place1, u32 place2, u32 bar, float keep) {
     bool wide = lies_wide(x) && lies_wide(y);
-    for (u64 i = first_element(); i * 8 < len; i += next_element()) {
-        u32 count = len - i * 8 < 8 ? (u32)(len - i * 8) : 8;
+    over_eights(len, [&](u64 first, u32 count) {
         Eight some;
-        some.read(x + i * 8, count, wide, 0.0f);
+        some.read(x + first, count, wide, 0.0f);
         for (u32 half = 0; half < 2; half++) {
-            u32 words[4] = {(u32)(i * 2) + half, place0, place1, place2};
+            u32 words[4] = {(u32)(first / 4) + half, place0, place1, place2};
             philox(words, key0, key1);
             for (u32 k = 0; k < 4; k++) {
                 float& v = some.v[half * 4 + k];
                 v = words[k] >> 8 < bar ? 0.0f : v * keep;
             }
         }
-        some.write(y + i * 8, count, wide);
-    }
+        some.write(y + first, count, wide);
+    });
 }

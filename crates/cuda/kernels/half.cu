@@ -6,12 +6,11 @@
 template <class From, class To>
 __device__ inline void change(const From* x, To* y, u64 len) {
     bool wide = lies_wide(x) && lies_wide(y);
-    for (u64 i = first_element(); 8 * i < len; i += next_element()) {
-        u32 count = len - 8 * i < 8 ? (u32)(len - 8 * i) : 8;
+    over_eights(len, [&](u64 first, u32 count) {
         Eight some;
-        some.read(x + 8 * i, count, wide, 0.0f);
-        some.write(y + 8 * i, count, wide);
-    }
+        some.read(x + first, count, wide, 0.0f);
+        some.write(y + first, count, wide);
+    });
 }
 
 extern "C" __global__ void __launch_bounds__(256) NAME(to_, )(const float* x, u16* y, u64 len) {

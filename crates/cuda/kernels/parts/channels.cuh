@@ -31,10 +31,10 @@ struct Place {
 template <class F>
 __device__ inline void eights_of_channels(u64 len, u32 channels, u32 area, F f) {
     Place place(8 * first_element(), channels, area), step(8 * next_element(), channels, area);
-    for (u64 i = first_element(); 8 * i < len; i += next_element()) {
-        f(8 * i, len - 8 * i < 8 ? (u32)(len - 8 * i) : 8, place);
+    over_eights(len, [&](u64 first, u32 count) {
+        f(first, count, place);
         place.go(step, channels, area);
-    }
+    });
 }
 
 // f(i, of) for each of eight elements from a place on, `of` what the channel of element `i` has: channel(c), asked for again

@@ -96,6 +96,12 @@ struct Eight {
     }
 };
 
+// f(first, count) for each eight of `len` elements, the last of which may be fewer: a thread takes one, then the next of its own.
+template <class F>
+__device__ inline void over_eights(u64 len, F f) {
+    for (u64 i = first_element(); 8 * i < len; i += next_element()) f(8 * i, len - 8 * i < 8 ? (u32)(len - 8 * i) : 8);
+}
+
 // Eight numbers as they lie in memory: of halves in half as many registers.
 template <class T>
 struct Packed {
