@@ -1,5 +1,5 @@
-// product: C[m, n] = act(A[m, k] B[k, n] + bias[n]), or C += A B; any strides of A and B, columns of C contiguous.
-// linear_gelu: z[m, n] = x[m, k] w[n, k]' + bias[n], and y = gelu(z), by way of tanh or not; all of it row by row.
+// product_S: C[m, n] = act(A[m, k] B[k, n] + bias[n]), or C += A B; any strides of A and B, columns of C contiguous.
+// linear_gelu_S: z[m, n] = x[m, k] w[n, k]' + bias[n], and y = gelu(z), by way of tanh or not; all of it row by row.
 //
 // K may be cut into `splits` ranges of 512 terms each, a matrix of sums for each, one behind the other; `finish` adds them.
 //
@@ -8,7 +8,8 @@
 //
 // Order: see `tile`: K in blocks of 512, each in order; then the bias, then the activation. The CPU's bits, and of both
 // kernels those of a product and a pass of `gelu.cu` behind it.
-// Launch: ceil(m / 64) x ceil(n / 64) blocks of 256 threads, of `product` times `splits`. Does not know layers.
+// A block has a tile of S x S results, S = 64 or 128: a large one reads half as much for each multiplication.
+// Launch: ceil(m / S) x ceil(n / S) blocks of 256 threads, of `product` times `splits`. Does not know layers.
 
 template <bool ALONG_K>
 struct Operand {
@@ -37,10 +38,10 @@ struct Loaded {
 };
 
 // With the columns of B, which lie along K or not.
-template <class A>
+template <u32 DOWN, u32 RIGHT, class A>
 __device__ inline void product_with(
-    TileRoom& room, const A& a, const float* b, u32 n, u64 b_column, u64 b_row, u32 row, u32 column, u32 from, u32 to,
-    TileSums& total) {
+    Room<DOWN, RIGHT>& room, const A& a, const float* b, u32 n, u64 b_column, u64 b_row, u32 row, u32 column, u32 from,
+    u32 to, Sums<DOWN, RIGHT>& total) {
     if (b_row == 1) {
         tile_product(room, a, Operand<true>{b, n, b_column, b_row}, row, column, from, to, total);
     } else {
@@ -48,16 +49,17 @@ __device__ inline void product_with(
     }
 }
 
-extern "C" __global__ void __launch_bounds__(256, 2) product(
-    const float* a, const float* b, const float* bias, float* c, u32 m, u32 n, u32 k, u64 a_row, u64 a_column, u64 b_row,
-    u64 b_column, u64 c_row, u32 adds, u32 activation, u32 splits) {
-    __shared__ TileRoom room;
-    u32 across = parts_of(n, TILE), tiles = parts_of(m, TILE) * across;
+template <u32 DOWN, u32 RIGHT>
+__device__ inline void product_of(
+    Room<DOWN, RIGHT>& room, const float* a, const float* b, const float* bias, float* c, u32 m, u32 n, u32 k, u64 a_row,
+    u64 a_column, u64 b_row, u64 b_column, u64 c_row, u32 adds, u32 activation, u32 splits) {
+    const u32 ROWS = TILE * DOWN, COLUMNS = TILE * RIGHT;
+    u32 across = parts_of(n, COLUMNS), tiles = parts_of(m, ROWS) * across;
     u32 split = blockIdx.x / tiles, tile = blockIdx.x % tiles;
-    u32 row = tile / across * TILE, column = tile % across * TILE;
+    u32 row = tile / across * ROWS, column = tile % across * COLUMNS;
     u32 from = split * K_BLOCK, to = splits > 1 ? least(k, from + K_BLOCK) : k;
     c += split * (u64)m * c_row;
-    TileSums total;
+    Sums<DOWN, RIGHT> total;
     if (a_column == 1) {
         product_with(room, Operand<true>{a, m, a_row, a_column}, b, n, b_column, b_row, row, column, from, to, total);
     } else {
@@ -70,15 +72,17 @@ extern "C" __global__ void __launch_bounds__(256, 2) product(
         sum = adds ? with.there + sum : sum;
         c[row * c_row + column] = activate(bias ? sum + with.bias : sum, activation);
     };
-    each_result(total, row, m, column, n, Itself(), loaded, put);
+    each_result(room, total, row, m, column, n, Itself(), loaded, put);
 }
 
-extern "C" __global__ void __launch_bounds__(256) linear_gelu(
-    const float* x, const float* w, const float* bias, float* z, float* y, u32 m, u32 n, u32 k, u32 by_tanh) {
-    __shared__ TileRoom room;
-    u32 across = parts_of(n, TILE);
-    u32 row = blockIdx.x / across * TILE, column = blockIdx.x % across * TILE;
-    TileSums total;
+template <u32 DOWN, u32 RIGHT>
+__device__ inline void linear_gelu_of(
+    Room<DOWN, RIGHT>& room, const float* x, const float* w, const float* bias, float* z, float* y, u32 m, u32 n, u32 k,
+    u32 by_tanh) {
+    const u32 ROWS = TILE * DOWN, COLUMNS = TILE * RIGHT;
+    u32 across = parts_of(n, COLUMNS);
+    u32 row = blockIdx.x / across * ROWS, column = blockIdx.x % across * COLUMNS;
+    Sums<DOWN, RIGHT> total;
     tile_product(room, Operand<true>{x, m, k, 1}, Operand<true>{w, n, k, 1}, row, column, 0, k, total);
     auto bias_of = [&](u32, u32 column) { return bias ? bias[column] : 0.0f; };
     auto put = [&](u32 row, u32 column, float sum, float its_bias) {
@@ -87,5 +91,21 @@ extern "C" __global__ void __launch_bounds__(256) linear_gelu(
         z[at] = sum;
         y[at] = by_tanh ? tanh_gelu(sum) : exact_gelu(sum);
     };
-    each_result(total, row, m, column, n, Itself(), bias_of, put);
+    each_result(room, total, row, m, column, n, Itself(), bias_of, put);
 }
+
+#define PRODUCT(W)                                                                                                       \
+    extern "C" __global__ void __launch_bounds__(256, 2) product_##W(                                                    \
+        const float* a, const float* b, const float* bias, float* c, u32 m, u32 n, u32 k, u64 a_row, u64 a_column,       \
+        u64 b_row, u64 b_column, u64 c_row, u32 adds, u32 activation, u32 splits) {                                      \
+        __shared__ Room<W / TILE, W / TILE> room;                                                                        \
+        product_of(room, a, b, bias, c, m, n, k, a_row, a_column, b_row, b_column, c_row, adds, activation, splits);     \
+    }                                                                                                                    \
+    extern "C" __global__ void __launch_bounds__(256, 2) linear_gelu_##W(                                                \
+        const float* x, const float* w, const float* bias, float* z, float* y, u32 m, u32 n, u32 k, u32 by_tanh) {       \
+        __shared__ Room<W / TILE, W / TILE> room;                                                                        \
+        linear_gelu_of(room, x, w, bias, z, y, m, n, k, by_tanh);                                                        \
+    }
+
+PRODUCT(64)
+PRODUCT(128)

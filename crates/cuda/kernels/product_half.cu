@@ -179,13 +179,11 @@ __device__ inline void multiply(
     }
     // 16 rows of each warp at once, through shared memory, so that neighbours go to neighbours.
     u32 lane = threadIdx.x % 32;
-    float* out = (float*)room + warp * 16 * SIDE;
+    float(*out)[SIDE + 8] = (float(*)[SIDE + 8]) room + warp * 16;
 #pragma unroll
     for (u32 i = 0; i < SIDE / 16; i++) {
 #pragma unroll
-        for (u32 j = 0; j < SIDE / 2; j++) {
-            out[(lane / 4 + j % 4 / 2 * 8) * SIDE + j / 4 * 8 + lane % 4 * 2 + j % 2] = sum[i][j / 4][j % 4];
-        }
+        for (u32 j = 0; j < SIDE / 8; j++) put_sums(&out[0][j * 8], SIDE + 8, sum[i][j]);
         __syncthreads();
 #pragma unroll 1
         for (u32 first = lane; first < 16 * SIDE; first += 32 * TOGETHER) {
@@ -202,7 +200,8 @@ __device__ inline void multiply(
             for (u32 k = 0; k < TOGETHER; k++) {
                 u32 each = first + 32 * k;
                 u32 line = row + down + i * 16 + each / SIDE, place = column + right + each % SIDE;
-                if (line < shape.m && place < shape.n) to.put(shape, line * shape.c_pitch + place, with[k], out[each]);
+                float own = out[each / SIDE][each % SIDE];
+                if (line < shape.m && place < shape.n) to.put(shape, line * shape.c_pitch + place, with[k], own);
             }
         }
         __syncthreads();

@@ -362,8 +362,10 @@ kernels! {
         EMBEDDING_ORDER "embedding_order" 256 "iIu"
     }
     PRODUCT_CU "product.cu" ["exact.cuh", "math.cuh", "results.cuh", "tile.cuh"] {
-        PRODUCT "product" 256 "fffFuuullllluuu"
-        LINEAR_GELU "linear_gelu" 256 "fffFFuuuu"
+        PRODUCT_64 "product_64" 256 "fffFuuullllluuu"
+        LINEAR_GELU_64 "linear_gelu_64" 256 "fffFFuuuu"
+        PRODUCT_128 "product_128" 256 "fffFuuullllluuu"
+        LINEAR_GELU_128 "linear_gelu_128" 256 "fffFFuuuu"
     }
     CONV_CU "conv.cu" ["f32.cuh", "results.cuh", "tile.cuh", "conv.cuh"] {
         CONV2D "conv2d" 256 "fffFCu"

@@ -55,6 +55,9 @@ const POOLING: &[Check] = &[pooling::max_pool, pooling::avg_pool];
 const EMBEDDINGS: &[Check] = &[embedding::embedding, embedding::embedding_gradient, embedding::wrong_ids];
 const PRODUCTS: &[Check] =
     &[product::product, product::strided_product, product::linear, product::linear_gelu];
+/// Tiles of 128.
+const LARGE_PRODUCTS: &[Check] =
+    &[product::large_product, product::large_and_long, product::large_linear_gelu];
 const CONVOLUTIONS: &[Check] = &[
     conv::conv2d,
     conv::conv2d_input_gradient,
@@ -150,7 +153,7 @@ const STORED_F16: &[Check] = &[
     conv_half::conv3d_weight_gradient::<F16>,
 ];
 /// Tiles of 128 need large products, so these run once.
-const LARGE_PRODUCTS: &[Check] = &[
+const LARGE_PRODUCTS_OF_HALVES: &[Check] = &[
     product_half::large_nt::<Bf16>,
     product_half::large_nn::<Bf16>,
     product_half::large_tn::<Bf16>,
@@ -222,7 +225,7 @@ fn no_kernel_over_halves_reads_beyond_its_memory() {
         PRODUCTS_F16,
         STORED_BF16,
         STORED_F16,
-        LARGE_PRODUCTS,
+        LARGE_PRODUCTS_OF_HALVES,
     ]);
 }
 
@@ -291,6 +294,11 @@ fn embeddings_have_the_bits_of_the_cpu() {
 #[test]
 fn products_have_the_bits_of_the_cpu() {
     hold(PRODUCTS);
+}
+
+#[test]
+fn large_products_have_the_bits_of_the_cpu() {
+    hold(LARGE_PRODUCTS);
 }
 
 #[test]

@@ -150,7 +150,7 @@ __device__ inline void convolve(
     auto put = [&](u32 output, u64 place, float sum, float its_bias) {
         y[place + (u64)output * area] = activate(bias ? sum + its_bias : sum, activation);
     };
-    each_result(total, row, shape.outputs, column, cells, place_of, bias_of, put);
+    each_result(room, total, row, shape.outputs, column, cells, place_of, bias_of, put);
 }
 
 // The kernels of one input channel, turned: their last place comes first.
@@ -223,7 +223,7 @@ __device__ inline void input_gradient(
     auto put = [&](u32 channel, u64 place, float sum, Stored own) {
         dx[place + (u64)channel * area] = !x || own > 0.0f ? sum : 0.0f;
     };
-    each_result(total, row, shape.channels, column, elements, place_of, convolved, put);
+    each_result(room, total, row, shape.channels, column, elements, place_of, convolved, put);
 }
 
 // dy of one output channel: K is the cells of all images.
@@ -284,5 +284,5 @@ __device__ inline void weight_gradient(
     tile_product(room, outputs, met, row, column, from, to, total);
     parts += (u64)split * shape.outputs * shape.terms();
     auto put = [&](u32 output, u32 term, float sum, u32) { parts[(u64)output * shape.terms() + term] = sum; };
-    each_result(total, row, shape.outputs, column, shape.terms(), Itself(), Nothing(), put);
+    each_result(room, total, row, shape.outputs, column, shape.terms(), Itself(), Nothing(), put);
 }

@@ -66,3 +66,15 @@ __device__ inline const u16* right_place_turned(const u16* room, u32 pitch, u32 
     u32 lane = threadIdx.x % 32;
     return room + (k + lane % 16) * pitch + column + lane / 16 * 8;
 }
+
+struct alignas(8) TwoFloats {
+    float v[2];
+};
+
+// C to where its first element goes, its rows `pitch` apart. Plain; no two lanes meet in a bank of shared memory where rows are
+// 8 banks apart.
+__device__ inline void put_sums(float* to, u32 pitch, const float (&c)[4]) {
+    to += threadIdx.x % 32 / 4 * pitch + threadIdx.x % 4 * 2;
+    *(TwoFloats*)to = {c[0], c[1]};
+    *(TwoFloats*)(to + 8 * pitch) = {c[2], c[3]};
+}

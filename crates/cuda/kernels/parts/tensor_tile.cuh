@@ -120,27 +120,33 @@ __device__ inline void tile_product(
     }
 }
 
-// What this thread has of the tile at (`row`, `column`), one result after another: those within `rows` and `columns`, with what
-// `of` says of their column, and what `with(row, of)` has loaded for each before the first is put.
+// The results of the tile at (`row`, `column`) that are within `rows` and `columns`, through shared memory, so that neighbours go
+// to neighbours: with what `of` says of their column, and what `with(row, of)` has loaded for each of 16 before the first is put.
 template <class Of, class With, class Put>
 __device__ inline void each_result(
-    const TileSums& total, u32 row, u32 rows, u32 column, u32 columns, Of of, With with, Put put) {
-    row += threadIdx.x / 64 * 32 + threadIdx.x % 32 / 4;
-    column += threadIdx.x / 32 % 2 * 32 + threadIdx.x % 4 * 2;
-    decltype(of(column)) places[4][2];
+    TileRoom& room, const TileSums& total, u32 row, u32 rows, u32 column, u32 columns, Of of, With with, Put put) {
+    float(*out)[TILE + 8] = (float(*)[TILE + 8]) & room;
+    u32 line = threadIdx.x / TILE, place = threadIdx.x % TILE;
+    u32 down = threadIdx.x / 64 * 16, right = threadIdx.x / 32 % 2 * 32;
+    bool is_there = column + place < columns;
+    auto its = of(column + place);
+    // 16 rows of each half of the tile at once.
 #pragma unroll
-    for (u32 j = 0; j < 8; j++) places[j / 2][j % 2] = of(column + j / 2 * 8 + j % 2);
-    decltype(with(row, places[0][0])) loaded[32] = {};
+    for (u32 part = 0; part < 2; part++) {
 #pragma unroll
-    for (u32 i = 0; i < 32; i++) {
-        u32 down = row + i / 16 * 16 + i % 4 / 2 * 8, right = column + i / 4 % 4 * 8 + i % 2;
-        if (down < rows && right < columns) loaded[i] = with(down, places[i / 4 % 4][i % 2]);
-    }
+        for (u32 j = 0; j < 4; j++) put_sums(&out[down][right + j * 8], TILE + 8, total[part][j]);
+        __syncthreads();
+        decltype(with(row, its)) loaded[16] = {};
 #pragma unroll
-    for (u32 i = 0; i < 32; i++) {
-        u32 down = row + i / 16 * 16 + i % 4 / 2 * 8, right = column + i / 4 % 4 * 8 + i % 2;
-        if (down < rows && right < columns) {
-            put(down, places[i / 4 % 4][i % 2], total[i / 16][i / 4 % 4][i % 4], loaded[i]);
+        for (u32 i = 0; i < 16; i++) {
+            u32 from = line + 2 * i, to = row + from / 16 * 32 + part * 16 + from % 16;
+            if (is_there && to < rows) loaded[i] = with(to, its);
         }
+#pragma unroll
+        for (u32 i = 0; i < 16; i++) {
+            u32 from = line + 2 * i, to = row + from / 16 * 32 + part * 16 + from % 16;
+            if (is_there && to < rows) put(to, its, out[from][place], loaded[i]);
+        }
+        __syncthreads();
     }
 }

@@ -4,7 +4,7 @@
 
 use super::elementwise::code;
 use super::product::{by_tanh, hold, linear_lengths, product_of_linear};
-use super::ranges::{BLOCKS, ENOUGH, Ending, filling, finish, ranges, room_for};
+use super::ranges::{BLOCKS, Ending, are_enough, filling, finish, ranges, room_for};
 use super::sums::{Parts, sum_parts};
 use super::{
     Floats, FloatsMut, Half, Halves, HalvesMut, Storage, Values, ValuesMut, pitch_of, room, same, size,
@@ -94,12 +94,6 @@ fn layouts(shape: &Product) -> Option<(usize, usize, usize)> {
 #[must_use]
 pub fn product_half_is_there(shape: &Product) -> bool {
     layouts(shape).is_some()
-}
-
-/// Whether there are enough tiles of 128, and each is more than half full: else smaller ones keep more of a GPU busy. The bits are
-/// the same.
-fn are_enough(rows: usize, columns: usize) -> bool {
-    rows.min(columns) > 64 && rows.div_ceil(128) * columns.div_ceil(128) >= ENOUGH
 }
 
 /// Whether lines come 16 bytes at a time: those that begin at 16 bytes.
@@ -293,22 +287,4 @@ pub fn linear_gelu_half(
     let blocks = rows.div_ceil(tile) * outputs.div_ceil(tile);
     let launch = KernelLaunch::new(kernel, blocks, arguments);
     queue.launch(&launch.multiplies(operations(rows, outputs, inputs)));
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn large_tiles_are_for_products_that_fill_them_and_a_gpu() {
-        for ((rows, columns), enough) in [
-            ((1410, 1410), true),
-            ((1409, 1280), false),
-            ((65, 16_384), true),
-            ((10, 32_768), false),
-            ((16_384, 64), false),
-        ] {
-            assert_eq!(are_enough(rows, columns), enough, "{rows} x {columns}");
-        }
-    }
 }

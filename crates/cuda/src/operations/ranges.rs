@@ -20,13 +20,19 @@ const LONG: usize = 4 * RANGE;
 /// The same of f32, which takes longer: a range of a tile some 25 µs.
 const LONG_IN_F32: usize = 2 * RANGE;
 /// Tiles from which on a GPU is busy enough: about one for each multiprocessor.
-pub(super) const ENOUGH: usize = 128;
+const ENOUGH: usize = 128;
 /// Matrices of tiles that the sums of all ranges take at most, where all of them are needed.
 const MOST: usize = 4096;
 /// Results of a row up to which a product is cut that has many rows, too: so that a row has the same bits among others.
 const NARROW: usize = 128;
 /// Terms of a range for each result of a row: writing and reading its sums is then a quarter of what reading a row takes.
 const EACH: usize = 16;
+
+/// Whether there are enough tiles of 128 x 128, and each is more than half full: else smaller ones keep more of a GPU busy. The bits
+/// are the same.
+pub(super) fn are_enough(rows: usize, columns: usize) -> bool {
+    rows.min(columns) > 64 && rows.div_ceil(128) * columns.div_ceil(128) >= ENOUGH
+}
 
 /// Of rows of so many results, with ranges of any length.
 pub(super) fn ranges(width: usize, k: usize) -> usize {
@@ -95,6 +101,19 @@ pub(super) fn finish(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn large_tiles_are_for_products_that_fill_them_and_a_gpu() {
+        for ((rows, columns), enough) in [
+            ((1410, 1410), true),
+            ((1409, 1280), false),
+            ((65, 16_384), true),
+            ((10, 32_768), false),
+            ((16_384, 64), false),
+        ] {
+            assert_eq!(are_enough(rows, columns), enough, "{rows} x {columns}");
+        }
+    }
 
     #[test]
     fn a_long_sum_of_few_results_is_cut_and_no_other() {

@@ -57,7 +57,7 @@ fn launches_of(precision: Precision, word: &str) {
     train(&gpu, |_| memory.push(fake.memory_calls()));
     assert!(memory.iter().all(|count| *count == memory[0]), "a step allocates: {memory:?}");
     let calls = |name: &str| fake.calls(&name.replace("half", word));
-    let products = ["product_half_nt_64", "product_half_nn_64", "product_half_tn_64", "product"];
+    let products = ["product_half_nt_64", "product_half_nn_64", "product_half_tn_64", "product_64"];
     // Two layers and three steps; each layer's inputs have a gradient, because convolutions are before them.
     assert_eq!(products.map(calls), [6, 6, 6, 0]);
     // The copy of the parameters, as they come from the host; in a step nothing is converted.

@@ -8,11 +8,8 @@ use dtrain_cuda::kernels::*;
 pub static FAULTS: &[(Change, &str)] = &[
     // A barrier is missing: shared memory is read before it is written.
     ((&COLUMN_PARTS, "    __syncthreads();\n    u32 column", "    u32 column", sums::column_sums), "NaN"),
-    // The second barrier of a loop is missing: what some still read is overwritten.
-    (
-        (&PRODUCT, "        __syncthreads();\n        u32 done", "        u32 done", product::product),
-        "Set }: c [",
-    ),
+    // What comes next lies where some still read.
+    ((&PRODUCT_64, "start += DEPTH, stage ^= 1", "start += DEPTH", product::product), "Set }: c ["),
     // Some threads never come to a barrier.
     (
         (

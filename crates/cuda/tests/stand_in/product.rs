@@ -4,6 +4,9 @@ use super::{Buffer, Extent, StandIn, cpu, numbers};
 use dtrain_cuda::operations;
 use dtrain_engine::device::{Activation, Device, Gelu, LinearShape, Operands, Product, Rows, Strides, Write};
 
+/// Rows, columns and K.
+type Size = (usize, usize, usize);
+
 pub fn product(q: &StandIn, extent: Extent) {
     // The last but one has so few results and so long a K that it is cut.
     let sizes = [
@@ -16,26 +19,43 @@ pub fn product(q: &StandIn, extent: Extent) {
         (66, 5, 2100),
         (50, 70, 40),
     ];
-    for &(m, n, k) in extent.of(2, &sizes) {
-        for (a_turned, b_turned) in [(false, false), (false, true), (true, false), (true, true)] {
-            for write in [Write::Set, Write::Add] {
-                let a = if a_turned { Strides::transposed(m + 1) } else { Strides::rows(k + 2) };
-                let b = if b_turned { Strides::transposed(k + 3) } else { Strides::rows(n + 1) };
-                let shape = Product { m, n, k, a, b, c_row: n + 3, write };
-                let (x, y) = (numbers(1, (m + 1) * (k + 2)), numbers(2, (n + 1) * (k + 3)));
-                let mut wanted = numbers(3, m * (n + 3));
-                let (x_, y_, c) =
-                    (Buffer::of(q, "a", &x), Buffer::of(q, "b", &y), Buffer::of(q, "c", &wanted));
-                let scratch = Buffer::empty(q, "scratch", operations::product_scratch(&shape));
-                operations::product(q, &shape, x_.read(), y_.read(), c.write(), scratch.write());
-                cpu().product(&shape, &x, &y, &mut wanted);
-                // The CPU adds each block of K to C, a kernel adds their sum: more than one block may differ.
-                if write == Write::Add && k > 512 {
-                    c.is_near(&format!("{shape:?}"), &wanted);
-                } else {
-                    c.has_bits(&format!("{shape:?}"), &wanted);
-                }
-            }
+    for &size in extent.of(2, &sizes) {
+        each_layout(q, size);
+    }
+}
+
+/// Enough results for tiles of 128, most of them not whole.
+pub fn large_product(q: &StandIn, _: Extent) {
+    each_layout(q, (1410, 1290, 17));
+}
+
+/// The same with a K of several blocks.
+pub fn large_and_long(q: &StandIn, _: Extent) {
+    with_layout(q, (1410, 1290, 530), [false, true]);
+}
+
+fn each_layout(q: &StandIn, size: Size) {
+    for turned in [[false, false], [false, true], [true, false], [true, true]] {
+        with_layout(q, size, turned);
+    }
+}
+
+fn with_layout(q: &StandIn, (m, n, k): Size, [a_turned, b_turned]: [bool; 2]) {
+    for write in [Write::Set, Write::Add] {
+        let a = if a_turned { Strides::transposed(m + 1) } else { Strides::rows(k + 2) };
+        let b = if b_turned { Strides::transposed(k + 3) } else { Strides::rows(n + 1) };
+        let shape = Product { m, n, k, a, b, c_row: n + 3, write };
+        let (x, y) = (numbers(1, (m + 1) * (k + 2)), numbers(2, (n + 1) * (k + 3)));
+        let mut wanted = numbers(3, m * (n + 3));
+        let (x_, y_, c) = (Buffer::of(q, "a", &x), Buffer::of(q, "b", &y), Buffer::of(q, "c", &wanted));
+        let scratch = Buffer::empty(q, "scratch", operations::product_scratch(&shape));
+        operations::product(q, &shape, x_.read(), y_.read(), c.write(), scratch.write());
+        cpu().product(&shape, &x, &y, &mut wanted);
+        // The CPU adds each block of K to C, a kernel adds their sum: more than one block may differ.
+        if write == Write::Add && k > 512 {
+            c.is_near(&format!("{shape:?}"), &wanted);
+        } else {
+            c.has_bits(&format!("{shape:?}"), &wanted);
         }
     }
 }
@@ -89,9 +109,16 @@ pub fn linear(q: &StandIn, extent: Extent) {
 
 /// The CPU's bits, which are those of the two operations one behind the other.
 pub fn linear_gelu(q: &StandIn, extent: Extent) {
-    for &(rows, inputs, width) in
-        extent.of(1, &[(5, 20, 7), (1, 3, 5), (65, 600, 10), (7, 513, 70), (64, 64, 64)])
-    {
+    gelu_of(q, extent.of(1, &[(5, 20, 7), (1, 3, 5), (65, 600, 10), (7, 513, 70), (64, 64, 64)]));
+}
+
+/// The same in tiles of 128.
+pub fn large_linear_gelu(q: &StandIn, _: Extent) {
+    gelu_of(q, &[(1410, 17, 1290)]);
+}
+
+fn gelu_of(q: &StandIn, sizes: &[Size]) {
+    for &(rows, inputs, width) in sizes {
         for (form, with_bias) in [(Gelu::Exact, true), (Gelu::Tanh, true), (Gelu::Tanh, false)] {
             let (x, w, bias) = (numbers(1, rows * inputs), numbers(2, width * inputs), numbers(3, width));
             let [x_, w_, bias_] =
