@@ -9,7 +9,7 @@
 // runs from the first to the last. Source: Chan, Golub and LeVeque, 1979, for joining means and squares of runs.
 //
 // Launch: parts channels x runs blocks of 256 threads; batch_norm, batch_norm_by and batch_norm_gradient any grid, 256
-// threads; a loop over elements, eight at a time.
+// threads; a loop over elements, 16 bytes at a time.
 // Does not know running statistics beyond reading them; blending is `blend`.
 
 extern "C" __global__ void __launch_bounds__(256) NAME(batch_norm_parts_, )(
@@ -45,10 +45,10 @@ struct Scale {
 template <class F>
 __device__ inline void scale(const Stored* x, Stored* y, u64 len, u32 channels, u32 area, F scale_of) {
     bool wide = lies_wide(x) && lies_wide(y);
-    eights_of_channels(len, channels, area, [&](u64 first, u32 count, const Place& place) {
-        Eight some;
+    over_channels(len, channels, area, [&](u64 first, u32 count, const Place& place) {
+        Wide<Stored> some;
         some.read(x + first, count, wide, 0.0f);
-        each_of_eight(place, channels, area, scale_of, [&](u32 i, const Scale& by) {
+        with_channels(place, channels, area, scale_of, [&](u32 i, const Scale& by) {
             some.v[i] = fmaf(some.v[i] - by.mean, by.slope, by.bias);
         });
         some.write(y + first, count, wide);
@@ -107,10 +107,10 @@ extern "C" __global__ void __launch_bounds__(256) NAME(batch_norm_gradient_, )(
     auto of_channel = [&](u32 c) -> Centered {
         return {saved[2 * c], saved[2 * c + 1], saved[2 * c + 1] * gain[c], dbias[c] / count, dgain[c] / count};
     };
-    eights_of_channels(len, channels, area, [&](u64 first, u32 count, const Place& place) {
-        Eight some, d;
-        Eight::read_both(some, x + first, d, dy + first, count, wide);
-        each_of_eight(place, channels, area, of_channel, [&](u32 i, const Centered& own) {
+    over_channels(len, channels, area, [&](u64 first, u32 count, const Place& place) {
+        Wide<Stored> some, d;
+        Wide<Stored>::read_both(some, x + first, d, dy + first, count, wide);
+        with_channels(place, channels, area, of_channel, [&](u32 i, const Centered& own) {
             d.v[i] = own.slope * (d.v[i] - own.along - (some.v[i] - own.mean) * own.factor * own.across);
         });
         d.write(dx + first, count, wide);

@@ -4,20 +4,22 @@
 // Order: column_parts: eight lanes, lane i adds rows i, i + 8, ... in order, then the lanes in order. plane_parts: thread
 // i adds values i, i + 256, ... in order, then the threads as `sums` says. `sum_parts` adds the runs.
 //
-// Launch: column_parts ceil(width / 256) x runs blocks of 256 threads: a strip of columns by eight lanes; plane_parts
+// Launch: column_parts ceil(width / S) x runs blocks of 256 threads, S = 128 columns of f32 or 256 of halves: a strip of
+// them by eight lanes; plane_parts
 // channels x runs blocks of 256 threads. Does not know whose gradient it is.
 
 extern "C" __global__ void __launch_bounds__(256) NAME(column_parts_, )(
     const Stored* x, float* parts, u32 rows, u32 width, u32 pitch) {
-    __shared__ Lanes<> room;
-    u32 strips = parts_of(width, STRIP);
-    u32 run = blockIdx.x / strips, strip = blockIdx.x % strips * STRIP;
-    Columns own(strip, width);
+    typedef WideStrip<Stored> Strip;
+    __shared__ Strip::Room room;
+    u32 strips = parts_of(width, Strip::WIDTH);
+    u32 run = blockIdx.x / strips, strip = blockIdx.x % strips * Strip::WIDTH;
+    Strip::Own own(strip, width);
     u32 row = run * 256 + threadIdx.x / 32, end = least(rows, (run + 1) * 256);
     u32 count = row < end ? parts_of(end - row, 8) : 0;
     const Stored* from = x + (u64)row * pitch + own.first;
-    Eight sums = {}, some;
-    if (own.count >= 8 && rows_lie_wide(x, pitch)) {
+    Wide<Stored> sums = {}, some;
+    if (own.count >= Strip::N && rows_lie_wide(x, pitch)) {
         // In order, but with several loads on their way.
 #pragma unroll 4
         for (u32 i = 0; i < count; i++) {
@@ -33,7 +35,7 @@ extern "C" __global__ void __launch_bounds__(256) NAME(column_parts_, )(
     room.put(sums);
     __syncthreads();
     u32 column = strip + threadIdx.x;
-    if (column < width) parts[(u64)run * width + column] = room.across(threadIdx.x);
+    if (threadIdx.x < Strip::WIDTH && column < width) parts[(u64)run * width + column] = room.across(threadIdx.x);
 }
 
 extern "C" __global__ void __launch_bounds__(256) NAME(plane_parts_, )(

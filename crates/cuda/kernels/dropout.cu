@@ -1,10 +1,10 @@
 // dropout: y = x * keep where the element's number is kept, else 0.
 //
-// A thread draws two blocks of Philox 4x32-10 for eight elements, with the counters of dtrain_types::Key: the block's index,
+// A thread draws a block of Philox 4x32-10 for four elements, with the counters of dtrain_types::Key: the block's index,
 // then the three words of the call site. An element is dropped when its word without the low 8 bits is below `bar`, the
 // rate times 2^24 rounded up. So it drops what the CPU drops.
 //
-// Launch: any grid, 256 threads; a loop over elements, eight at a time. Order: none, every element stands alone.
+// Launch: any grid, 256 threads; a loop over elements, 16 bytes at a time. Order: none, every element stands alone.
 // Does not know seeds or steps.
 
 __device__ inline void philox(u32 (&counter)[4], u32 key0, u32 key1) {
@@ -23,14 +23,15 @@ __device__ inline void philox(u32 (&counter)[4], u32 key0, u32 key1) {
 extern "C" __global__ void __launch_bounds__(256) NAME(dropout_, )(
     const Stored* x, Stored* y, u64 len, u32 key0, u32 key1, u32 place0, u32 place1, u32 place2, u32 bar, float keep) {
     bool wide = lies_wide(x) && lies_wide(y);
-    over_eights(len, [&](u64 first, u32 count) {
-        Eight some;
+    const u32 N = Wide<Stored>::COUNT;
+    over<N>(len, [&](u64 first, u32 count) {
+        Wide<Stored> some;
         some.read(x + first, count, wide, 0.0f);
-        for (u32 half = 0; half < 2; half++) {
-            u32 words[4] = {(u32)(first / 4) + half, place0, place1, place2};
+        for (u32 block = 0; block < N / 4; block++) {
+            u32 words[4] = {(u32)(first / 4) + block, place0, place1, place2};
             philox(words, key0, key1);
             for (u32 k = 0; k < 4; k++) {
-                float& v = some.v[half * 4 + k];
+                float& v = some.v[block * 4 + k];
                 v = words[k] >> 8 < bar ? 0.0f : v * keep;
             }
         }

@@ -1,7 +1,7 @@
 // gelu: y = x Phi(x).   gelu_gradient: d = d (Phi(x) + x phi(x)), in place.
 // gelu_tanh: y = x s, s = (1 + tanh u) / 2.   gelu_tanh_gradient: d = d (s + x s (1 - s) 2 u'), in place.
 //
-// Launch: any grid, 256 threads; a loop over elements, eight at a time. Order: none, every element stands alone, in f32
+// Launch: any grid, 256 threads; a loop over elements, 16 bytes at a time. Order: none, every element stands alone, in f32
 // with the CPU's bits.
 // Does not know layers.
 

@@ -6,7 +6,7 @@
 template <class From, class To>
 __device__ inline void change(const From* x, To* y, u64 len) {
     bool wide = lies_wide(x) && lies_wide(y);
-    over_eights(len, [&](u64 first, u32 count) {
+    over<8>(len, [&](u64 first, u32 count) {
         Eight some;
         some.read(x + first, count, wide, 0.0f);
         some.write(y + first, count, wide);

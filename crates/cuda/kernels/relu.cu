@@ -1,6 +1,6 @@
 // relu: y = max(x, 0), NaN stays NaN.   relu_gradient: d = y > 0 ? d : 0, in place.
 //
-// Launch: any grid, 256 threads; a loop over elements, eight at a time. Order: none, every element stands alone.
+// Launch: any grid, 256 threads; a loop over elements, 16 bytes at a time. Order: none, every element stands alone.
 // Does not know layers.
 
 extern "C" __global__ void __launch_bounds__(256) NAME(relu_, )(const Stored* x, Stored* y, u64 len) {

@@ -225,13 +225,14 @@ impl KernelLaunch {
         Self { any_grid: true, ..Self::new(kernel, blocks, arguments) }
     }
 
-    /// The same, where a thread takes eight elements at a time.
-    pub(crate) fn over_eights<const N: usize>(
+    /// The same, where a thread takes 16 bytes at a time, of elements of so many.
+    pub(crate) fn over_wide<const N: usize>(
         kernel: &'static Kernel,
         len: usize,
+        bytes: usize,
         arguments: [Argument; N],
     ) -> Self {
-        Self::over(kernel, len.div_ceil(8), arguments)
+        Self::over(kernel, (len * bytes).div_ceil(16), arguments)
     }
 
     /// Whether the other one does the same.

@@ -1,4 +1,4 @@
-// Elements of planes of channels, [images, channels, area], eight at a time, and which channel each is of. Rows of a matrix are
+// Elements of planes of channels, [images, channels, area], 16 bytes at a time, and which channel each is of. Rows of a matrix are
 // planes of one element.
 //
 // Every element stands alone. Does not know what a channel has.
@@ -27,26 +27,28 @@ struct Place {
     }
 };
 
-// f(first, count, place) for each eight of `len` elements, the last of which may be fewer.
+// f(first, count, place) for each 16 bytes of `len` elements, the last of which may be fewer.
 template <class F>
-__device__ inline void eights_of_channels(u64 len, u32 channels, u32 area, F f) {
-    Place place(8 * first_element(), channels, area), step(8 * next_element(), channels, area);
-    over_eights(len, [&](u64 first, u32 count) {
+__device__ inline void over_channels(u64 len, u32 channels, u32 area, F f) {
+    const u32 N = Wide<Stored>::COUNT;
+    Place place(N * first_element(), channels, area), step(N * next_element(), channels, area);
+    over<N>(len, [&](u64 first, u32 count) {
         f(first, count, place);
         place.go(step, channels, area);
     });
 }
 
-// f(i, of) for each of eight elements from a place on, `of` what the channel of element `i` has: channel(c), asked for again
+// f(i, of) for each element of 16 bytes from a place on, `of` what the channel of element `i` has: channel(c), asked for again
 // where it is another one.
 template <class Channel, class F>
-__device__ inline void each_of_eight(Place place, u32 channels, u32 area, Channel channel, F f) {
+__device__ inline void with_channels(Place place, u32 channels, u32 area, Channel channel, F f) {
+    const u32 N = Wide<Stored>::COUNT;
     auto of = channel(place.channel);
-    if (area - place.inside >= 8) {
-        for (u32 i = 0; i < 8; i++) f(i, of);
+    if (area - place.inside >= N) {
+        for (u32 i = 0; i < N; i++) f(i, of);
         return;
     }
-    for (u32 i = 0; i < 8; i++) {
+    for (u32 i = 0; i < N; i++) {
         f(i, of);
         u32 before = place.channel;
         place.go_on(channels, area);

@@ -26,9 +26,9 @@ pub fn fill(queue: &impl Queue, mut y: FloatsMut<'_>, value: f32) {
 /// A launch of a kernel that reads one list and writes another, or changes it.
 fn one_to_one(kinds: Kinds, x: Values<'_>, y: &mut ValuesMut<'_>) -> Option<KernelLaunch> {
     same("y", y.len(), x.len());
-    let kernel = alike(x.storage(), &[y.storage()]).of(kinds);
+    let storage = alike(x.storage(), &[y.storage()]);
     let arguments = [x.into(), y.into(), (x.len() as u64).into()];
-    (x.len() > 0).then(|| KernelLaunch::over_eights(kernel, x.len(), arguments))
+    (x.len() > 0).then(|| KernelLaunch::over_wide(storage.of(kinds), x.len(), storage.bytes(), arguments))
 }
 
 /// A kernel that reads one list and writes another.
@@ -108,7 +108,7 @@ pub fn add<'x, 'y>(
         let storage = alike(a.storage(), &[b.storage(), y.storage()]);
         let kernel = storage.of([&kernels::ADD, &kernels::ADD_BF16, &kernels::ADD_F16]);
         let arguments = [a.into(), b.into(), (&mut y).into(), (a.len() as u64).into()];
-        queue.launch(&KernelLaunch::over_eights(kernel, a.len(), arguments));
+        queue.launch(&KernelLaunch::over_wide(kernel, a.len(), storage.bytes(), arguments));
     }
 }
 
@@ -148,7 +148,8 @@ pub fn bias_activation<'y>(
             &kernels::BIAS_ACTIVATION_BF16,
             &kernels::BIAS_ACTIVATION_F16,
         ]);
-        queue.launch(&KernelLaunch::over_eights(kernel, len, arguments).and_moves(storage.bytes() * len));
+        let launch = KernelLaunch::over_wide(kernel, len, storage.bytes(), arguments);
+        queue.launch(&launch.and_moves(storage.bytes() * len));
     }
 }
 
@@ -184,7 +185,7 @@ pub fn dropout<'x, 'y>(
         ];
         let storage = alike(x.storage(), &[y.storage()]);
         let kernel = storage.of([&kernels::DROPOUT, &kernels::DROPOUT_BF16, &kernels::DROPOUT_F16]);
-        queue.launch(&KernelLaunch::over_eights(kernel, x.len(), arguments));
+        queue.launch(&KernelLaunch::over_wide(kernel, x.len(), storage.bytes(), arguments));
     }
 }
 
@@ -202,7 +203,7 @@ pub fn to_half(queue: &impl Queue, half: Half, x: Floats<'_>, mut y: HalvesMut<'
     if x.len() > 0 {
         let arguments = [x.into(), (&mut y).into(), (x.len() as u64).into()];
         let [kernel, _] = rounding(half);
-        queue.launch(&KernelLaunch::over_eights(kernel, x.len(), arguments));
+        queue.launch(&KernelLaunch::over_wide(kernel, x.len(), size_of::<u16>(), arguments));
     }
 }
 
@@ -212,6 +213,6 @@ pub fn from_half(queue: &impl Queue, half: Half, x: Halves<'_>, mut y: FloatsMut
     if x.len() > 0 {
         let arguments = [x.into(), (&mut y).into(), (x.len() as u64).into()];
         let [_, kernel] = rounding(half);
-        queue.launch(&KernelLaunch::over_eights(kernel, x.len(), arguments));
+        queue.launch(&KernelLaunch::over_wide(kernel, x.len(), size_of::<u16>(), arguments));
     }
 }

@@ -223,7 +223,7 @@ pub fn batch_norm<'x, 'y>(
     let arguments =
         [x.into(), gain.into(), bias.into(), saved.read().into(), (&mut y).into(), len, channels_, area];
     let kernel = storage.of([&kernels::BATCH_NORM, &kernels::BATCH_NORM_BF16, &kernels::BATCH_NORM_F16]);
-    queue.launch(&KernelLaunch::over_eights(kernel, x.len(), arguments));
+    queue.launch(&KernelLaunch::over_wide(kernel, x.len(), storage.bytes(), arguments));
 }
 
 /// Batch norm by running statistics `[2, channels]` (mean, then variance).
@@ -252,7 +252,7 @@ pub fn batch_norm_by<'x, 'y>(
             [x, gain, bias, running, y, (len as u64).into(), channels, area, shape.epsilon.into()];
         let kernel =
             storage.of([&kernels::BATCH_NORM_BY, &kernels::BATCH_NORM_BY_BF16, &kernels::BATCH_NORM_BY_F16]);
-        queue.launch(&KernelLaunch::over_eights(kernel, len, arguments));
+        queue.launch(&KernelLaunch::over_wide(kernel, len, storage.bytes(), arguments));
     }
 }
 
@@ -315,5 +315,5 @@ pub fn batch_norm_gradient<'x>(
         &kernels::BATCH_NORM_GRADIENT_BF16,
         &kernels::BATCH_NORM_GRADIENT_F16,
     ]);
-    queue.launch(&KernelLaunch::over_eights(kernel, x.len(), arguments));
+    queue.launch(&KernelLaunch::over_wide(kernel, x.len(), storage.bytes(), arguments));
 }

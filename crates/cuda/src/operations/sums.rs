@@ -2,7 +2,7 @@
 //!
 //! This file does not know gradients.
 
-use super::{Floats, FloatsMut, Scalar, Values, ValuesMut, alike, pitch_of, room, same, size};
+use super::{Floats, FloatsMut, Scalar, Storage, Values, ValuesMut, alike, pitch_of, room, same, size};
 use crate::kernels;
 use crate::launch::{Argument, KernelLaunch, Queue};
 use crate::memory::SliceMut;
@@ -10,8 +10,11 @@ use dtrain_engine::device::{Curve, Gelu, Rows};
 
 /// Rows of a run of `column_parts`.
 const ROWS: usize = 256;
-/// Columns of a block of `column_parts`.
-const STRIP: usize = 256;
+/// Columns of a block of `column_parts`: each thread of a warp has 16 bytes of a row.
+fn strip(storage: Storage) -> usize {
+    32 * 16 / storage.bytes()
+}
+
 /// From how many parts on a result of `sum_parts` has several lanes, and how many.
 const LANES: (usize, usize) = (32, 8);
 /// Values of a run of `plane_parts`, and of the kernels of batch norm.
@@ -67,7 +70,7 @@ pub fn column_sums<'x>(
         [x.into(), (&mut scratch).into(), size(rows).into(), size(width).into(), size(pitch).into()];
     let kernel =
         x.storage().of([&kernels::COLUMN_PARTS, &kernels::COLUMN_PARTS_BF16, &kernels::COLUMN_PARTS_F16]);
-    queue.launch(&KernelLaunch::new(kernel, width.div_ceil(STRIP) * runs, arguments));
+    queue.launch(&KernelLaunch::new(kernel, width.div_ceil(strip(x.storage())) * runs, arguments));
     sum_parts(queue, &Parts { len: width, count: runs, pitch: width }, scratch.read(), sums);
 }
 
@@ -106,7 +109,7 @@ pub fn curve_gradient_and_sums<'x, 'y>(
         [saved.into(), (&mut d).into(), (&mut scratch).into(), rows_, width_, gradient_code(behind).into()];
     let kernel =
         storage.of([&kernels::GRADIENT_PARTS, &kernels::GRADIENT_PARTS_BF16, &kernels::GRADIENT_PARTS_F16]);
-    let launch = KernelLaunch::new(kernel, width.div_ceil(STRIP) * runs, arguments);
+    let launch = KernelLaunch::new(kernel, width.div_ceil(strip(storage)) * runs, arguments);
     queue.launch(&launch.and_moves(rows * width * storage.bytes()));
     sum_parts(queue, &Parts { len: width, count: runs, pitch: width }, scratch.read(), sums);
 }

@@ -11,7 +11,7 @@ pub static CHANGES: &[Change] = &[
     (&COPY, "return v;", "return -v;", elementwise::copy),
     (&ADD, "a + b;", "a - b;", elementwise::add),
     (&ADD, ") y[i] = f(a[i], b[i])", ") y[i] = f(a[i], a[i])", elementwise::add),
-    (&ADD, "b + 8 * i", "a + 8 * i", elementwise::add),
+    (&ADD, "b + N * i", "a + N * i", elementwise::add),
     (&ADD_TO, "y + x;", "y - x;", elementwise::add_to),
     (&RELU, "activate(v, ", "activate(-v, ", elementwise::relu),
     (&RELU_GRADIENT, "y > 0.0f", "y < 0.0f", elementwise::relu_gradient),
@@ -20,7 +20,7 @@ pub static CHANGES: &[Change] = &[
     (&GELU_GRADIENT, "fmaf(x, density", "fmaf(-x, density", elementwise::gelu_gradient),
     (&BIAS_ACTIVATION, "sums.v[i] + bias", "sums.v[i] - bias", elementwise::bias_activation),
     (&BIAS_ACTIVATION, "++channel == channels", "++channel != channels", elementwise::bias_activation),
-    (&BIAS_ACTIVATION, "place.inside >= 8", "place.inside >= 5", elementwise::bias_activation),
+    (&BIAS_ACTIVATION, "place.inside >= N", "place.inside >= 2", elementwise::bias_activation),
     (&BIAS_ACTIVATION, "at / area % channels", "at / area / channels", elementwise::bias_activation),
     (&FINISH, "sum + parts[part * len + i]", "sum - parts[part * len + i]", product::linear),
     (&FINISH, "sum + bias[column]", "sum - bias[column]", product::linear),
@@ -395,7 +395,12 @@ pub static CHANGES: &[Change] = &[
 
 /// What shows once a thread has more than one turn of a loop.
 pub static TURNS: &[Change] = &[
-    (&COPY, "next_element()) {\n        Eight some;", "eights) {\n        Eight some;", elementwise::copy),
+    (
+        &COPY,
+        "next_element()) {\n        Wide<Stored> some;",
+        "wides) {\n        Wide<Stored> some;",
+        elementwise::copy,
+    ),
     (
         &BATCH_NORM_BY,
         "channel >= channels) channel -= channels",
