@@ -1,10 +1,11 @@
 // attention_W: causal self-attention over packed qkv [B, T, 3, heads, head], for heads of up to W = 32, 64, 128, 256.
 // attention_queries_W: dq, and `deltas` [B, heads, T], the sums of y dy, for the next.   attention_keys_W: dk and dv.
 //
-// A query (or a key, for the last) belongs to W / 32 threads, neighbours in a warp, each with every (W / 32)-th element of
-// the head in registers; elements beyond the head are zeros. Keys and values (queries and gradients) come through shared
-// memory, 16 at a time. Nothing of size T x T is kept: `logs` [B, heads, T] has the logarithm of each row's sum of
-// exponentials, from which the backward pass makes the probabilities again.
+// A query (or a key, for the last) belongs to W / 32 threads, neighbours in a warp, each with every (W / 32)-th four
+// elements of the head in registers; elements beyond the head are zeros. Keys and values (queries and gradients) come
+// through shared memory, 16 at a time, and are read four elements at a time. Nothing of size T x T is kept: `logs`
+// [B, heads, T] has the logarithm of each row's sum of exponentials, from which the backward pass makes the probabilities
+// again.
 //
 // Order: a score over the elements of a thread in order, then over threads in pairs far apart first; outputs and dq over
 // keys in order, dk and dv over queries in order. No atomics. So the bits depend on the operands and the shape alone.
@@ -13,6 +14,10 @@
 
 const u32 SOME = 16;   // keys or queries that are in shared memory at once
 const u32 DIMS = 32;   // elements of a head that one thread has
+
+struct alignas(16) Four {
+    float v[4];
+};
 
 struct Shape {
     u32 time, heads, head;
@@ -39,22 +44,48 @@ struct Place {
     }
 };
 
+// Where elements `4 * i` to `4 * i + 3` of a thread's part of a row lie in it.
+template <u32 GROUP>
+__device__ inline u32 four_at(u32 i, u32 lane) { return 4 * (i * GROUP + lane); }
+
+// Whether every four elements of a head lie on 16 bytes, as its sequences and all that is a multiple of heads then do.
+__device__ inline bool in_fours(const Shape& shape, const float* x) { return shape.head % 4 == 0 && (u64)x % 16 == 0; }
+
 // One thread's part of a row, zero beyond the head and beyond the sequence.
 template <u32 GROUP>
 __device__ inline void take(const Shape& shape, const float* x, u64 pitch, u32 at, u32 lane, float (&part)[DIMS]) {
+    bool wide = in_fours(shape, x);
 #pragma unroll
-    for (u32 i = 0; i < DIMS; i++) {
-        u32 dim = i * GROUP + lane;
-        part[i] = at < shape.time && dim < shape.head ? x[at * pitch + dim] : 0.0f;
+    for (u32 i = 0; i < DIMS / 4; i++) {
+        u32 dim = four_at<GROUP>(i, lane);
+        const float* from = x + at * pitch + dim;
+        Four four = {};
+        if (wide) {
+            if (at < shape.time && dim < shape.head) four = *(const Four*)from;
+        } else {
+            for (u32 j = 0; j < 4; j++) {
+                if (at < shape.time && dim + j < shape.head) four.v[j] = from[j];
+            }
+        }
+        for (u32 j = 0; j < 4; j++) part[4 * i + j] = four.v[j];
     }
 }
 
 template <u32 GROUP>
 __device__ inline void put(const Shape& shape, float* x, u64 pitch, u32 at, u32 lane, const float (&part)[DIMS]) {
+    bool wide = in_fours(shape, x);
 #pragma unroll
-    for (u32 i = 0; i < DIMS; i++) {
-        u32 dim = i * GROUP + lane;
-        if (at < shape.time && dim < shape.head) x[at * pitch + dim] = part[i];
+    for (u32 i = 0; i < DIMS / 4; i++) {
+        u32 dim = four_at<GROUP>(i, lane);
+        float* to = x + at * pitch + dim;
+        Four four = {part[4 * i], part[4 * i + 1], part[4 * i + 2], part[4 * i + 3]};
+        if (wide) {
+            if (at < shape.time && dim < shape.head) *(Four*)to = four;
+        } else {
+            for (u32 j = 0; j < 4; j++) {
+                if (at < shape.time && dim + j < shape.head) to[j] = four.v[j];
+            }
+        }
     }
 }
 
@@ -73,7 +104,10 @@ template <u32 GROUP>
 __device__ inline float dot(const float (&part)[DIMS], const float* room, u32 row, u32 lane) {
     float sum = 0.0f;
 #pragma unroll
-    for (u32 i = 0; i < DIMS; i++) sum = fmaf(part[i], room[(row * DIMS + i) * GROUP + lane], sum);
+    for (u32 i = 0; i < DIMS / 4; i++) {
+        Four four = *(const Four*)(room + row * DIMS * GROUP + four_at<GROUP>(i, lane));
+        for (u32 j = 0; j < 4; j++) sum = fmaf(part[4 * i + j], four.v[j], sum);
+    }
     for (u32 apart = GROUP / 2; apart > 0; apart >>= 1) sum += __shfl_xor_sync(WHOLE_WARP, sum, apart);
     return sum;
 }
@@ -82,7 +116,10 @@ __device__ inline float dot(const float (&part)[DIMS], const float* room, u32 ro
 template <u32 GROUP>
 __device__ inline void add_row(float (&sum)[DIMS], float weight, const float* room, u32 row, u32 lane) {
 #pragma unroll
-    for (u32 i = 0; i < DIMS; i++) sum[i] = fmaf(weight, room[(row * DIMS + i) * GROUP + lane], sum[i]);
+    for (u32 i = 0; i < DIMS / 4; i++) {
+        Four four = *(const Four*)(room + row * DIMS * GROUP + four_at<GROUP>(i, lane));
+        for (u32 j = 0; j < 4; j++) sum[4 * i + j] = fmaf(weight, four.v[j], sum[4 * i + j]);
+    }
 }
 
 template <u32 GROUP>
