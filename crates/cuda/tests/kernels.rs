@@ -9,6 +9,7 @@ mod turn;
 
 use dtrain_cuda::kernels::FILES;
 use stand_in::*;
+use std::collections::BTreeMap;
 use turn::has_turn;
 
 const POINT_WISE: &[Check] = &[
@@ -353,4 +354,71 @@ fn a_row_has_the_same_bits_alone_and_stacked() {
     stacking::rows_are_the_same_alone(&q);
     let (wrong, _) = q.end();
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+/// Kernels and bytes of a thread's accesses, of shared memory, that may take more turns of its banks than twice the least.
+const CROWDED: [(&str, u64); 3] = [
+    // Pairs of lines that are no neighbours along K: a tenth of what it takes to find where they come from.
+    ("conv", 4),
+    // Rows that do not begin at 16 bytes, which are fetched one by one.
+    ("product", 2),
+    ("linear", 2),
+];
+
+/// Kernels whose accesses of 16 bytes touch sectors for half of their bytes: a thread's next one has the other half, and finds it in
+/// the cache. Eight f32 of a row belong to one thread, in whose order they are added.
+const HALF_EMPTY: [&str; 7] = [
+    "layer_norm",
+    "cross_entropy_f32",
+    "to_",
+    "from_",
+    "attention_32",
+    "attention_queries_32",
+    "attention_keys_32",
+];
+
+/// Runs checks with each access watched. Places that two threads touch without a barrier between are wrong, and so is shared memory
+/// whose banks a warp meets in too often, and memory that it asks for by 16 bytes that do not lie side by side.
+fn watch(checks: &[&[Check]]) {
+    if build::compiler().is_none() {
+        return;
+    }
+    let q = StandIn::watching();
+    checks.concat().iter().for_each(|check| check(&q, Extent::Whole));
+    let mut sites: BTreeMap<_, [u64; 2]> = BTreeMap::new();
+    for access in q.accesses() {
+        let key = (access.kernel.name, access.shared, access.bytes, access.at.clone());
+        let [took, least] = sites.entry(key).or_default();
+        *took += access.took;
+        *least += access.least;
+    }
+    assert!(!sites.is_empty(), "nothing was watched");
+    for ((kernel, shared, bytes, at), [took, least]) in sites {
+        let wrong = if shared {
+            took > 2 * least && !CROWDED.iter().any(|(name, some)| kernel.starts_with(name) && bytes == *some)
+        } else {
+            bytes == 16 && 10 * took > 13 * least && !HALF_EMPTY.iter().any(|name| kernel.starts_with(name))
+        };
+        let what = if shared { "turns of banks" } else { "bytes" };
+        if wrong {
+            q.wrong(format!("{kernel}: {took} {what} for {least} at {}", accesses::place(&at)));
+        }
+    }
+    let (wrong, _) = q.end();
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+#[test]
+fn threads_meet_at_barriers_only_and_ask_for_whole_sectors() {
+    if has_turn(5) {
+        watch(&[POINT_WISE, DROPOUT, UPDATES, SUMS, LAYER_NORM, BATCH_NORM, LOSSES, POOLING, EMBEDDINGS]);
+        watch(&[PRODUCTS, &[product::large_linear_gelu], CONVOLUTIONS, ATTENTION]);
+    }
+}
+
+#[test]
+fn threads_over_halves_meet_at_barriers_only_and_ask_for_whole_sectors() {
+    if has_turn(10) {
+        watch(&[HALVES, ATTENTION_BF16, PRODUCTS_BF16, STORED_BF16, &[product_half::large_tn::<Bf16>]]);
+    }
 }

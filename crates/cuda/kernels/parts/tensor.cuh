@@ -75,6 +75,7 @@ struct alignas(8) TwoFloats {
 // 8 banks apart.
 __device__ inline void put_sums(float* to, u32 pitch, const float (&c)[4]) {
     to += threadIdx.x % 32 / 4 * pitch + threadIdx.x % 4 * 2;
-    *(TwoFloats*)to = {c[0], c[1]};
-    *(TwoFloats*)(to + 8 * pitch) = {c[2], c[3]};
+    TwoFloats upper = {c[0], c[1]}, lower = {c[2], c[3]};
+    *(TwoFloats*)to = upper;
+    *(TwoFloats*)(to + 8 * pitch) = lower;
 }

@@ -134,7 +134,8 @@ __device__ inline void each_result(
 #pragma unroll
         for (u32 i = 0; i < 4; i++) {
             const float* own = &total.of[part / RIGHT * 4 + i][part % RIGHT * 4];
-            *(Four*)&out[threadIdx.x / 16 * 4 + i][threadIdx.x % 16 * 4] = {own[0], own[1], own[2], own[3]};
+            Four four = {own[0], own[1], own[2], own[3]};
+            *(Four*)&out[threadIdx.x / 16 * 4 + i][threadIdx.x % 16 * 4] = four;
         }
         __syncthreads();
         u32 first = row + part / RIGHT * TILE + line, right = column + part % RIGHT * TILE + place;

@@ -11,7 +11,7 @@ mod share;
 mod stand_in;
 
 use changes::{CHANGES, TURNS};
-use dtrain_cuda::kernels::{COPY, FILES, File, Kernel};
+use dtrain_cuda::kernels::{COPY, FILES, FILL, File, Kernel};
 use faults::FAULTS;
 use stand_in::build::{Built, compiler};
 use stand_in::{Check, Extent, Mutation, StandIn, elementwise};
@@ -168,4 +168,17 @@ fn the_stand_in_notices_a_read_beyond_memory_that_changes_nothing() {
         assert_eq!(wrong.contains("is outside of its memory"), noticed, "{wrong}");
         assert_eq!(wrong.is_empty(), !noticed, "{wrong}");
     }
+}
+
+#[test]
+fn the_stand_in_notices_threads_that_write_the_same_at_one_place() {
+    if compiler().is_none() {
+        return;
+    }
+    let change: Change = (&FILL, "y[i] = value;", "{ y[i] = value; y[0] = value; }", elementwise::fill);
+    let plain = Built::new(FILL.file, &[mutation(&change)]);
+    assert_eq!(said(&change, &plain, 0), [""; 0], "nobody sees it by what is written");
+    let watched = Built::watched(FILL.file, &[mutation(&change)]);
+    let wrong = said(&change, &watched, 0).join("\n");
+    assert!(wrong.contains("touches with no barrier between"), "{wrong}");
 }

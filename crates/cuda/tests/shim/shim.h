@@ -8,7 +8,7 @@
  *
  * What a GPU leaves undefined is an error here: threads of a block at different barriers, a barrier that some threads
  * never reach, a shuffle without all lanes, and, where the caller asks to watch, a touch of pages that may not be
- * touched. Shared memory holds NaN when a block starts.
+ * touched. Shared memory holds NaN when a block starts. With SHIM_WATCHED each access is told to accesses.cpp.
  *
  * It does not know time, memory models between barriers, or any C++ header. Tensor cores are in tensor.h.
  */
@@ -43,6 +43,29 @@ extern "C" char __start_shim_shared[] __attribute__((weak));
 extern "C" char __stop_shim_shared[] __attribute__((weak));
 
 namespace shim {
+
+/* What accesses.cpp is told. */
+#ifdef SHIM_WATCHED
+#define UNWATCHED __attribute__((no_sanitize("thread")))
+void watch_launch();
+void watch_block(unsigned index);
+void watch_barrier();
+void watch_thread(unsigned index, const char* stack, const char* end);
+const char* watch_error();
+void watch_warp();
+void watch_end();
+void watch_touch(const void* at, unsigned bytes, bool writes);
+#else
+#define UNWATCHED
+static void watch_launch() {}
+static void watch_block(unsigned) {}
+static void watch_barrier() {}
+static void watch_thread(unsigned, const char*, const char*) {}
+static const char* watch_error() { return 0; }
+static void watch_warp() {}
+static void watch_end() {}
+static void watch_touch(const void*, unsigned, bool) {}
+#endif
 
 enum { MOST_THREADS = 1024, STACK = 128 * 1024, WARP = 32, APART = 32 };
 enum State { IDLE, READY, AT_BARRIER, AT_SHUFFLE, DONE };
@@ -144,6 +167,7 @@ static void resume(unsigned thread) {
     Fiber& fiber = fibers[thread];
     running = thread;
     threadIdx.x = thread;
+    watch_thread(thread, fiber.stack, fiber.stack + STACK + APART * 17 * 64);
     if (!fiber.begun) {
         fiber.begun = true;
         /* Stacks that ended at the same place of a page would take the same few lines of the cache. */
@@ -166,6 +190,7 @@ static bool release(unsigned first, unsigned end, State state) {
         if (!waits(warp, state, lines[first])) return false;
     }
     memset(states + first, READY, end - first);
+    if (state == AT_BARRIER) watch_barrier();
     return true;
 }
 
@@ -205,6 +230,7 @@ static bool run_warp(const unsigned* order, bool& moved) {
             if (states[order[i]] != READY) continue;
             resume(order[i]);
             moved = true;
+            if (!misuse) misuse = watch_error();
             if (misuse || lost) {
                 const char* what = misuse ? misuse : "is outside of its memory";
                 snprintf(message, sizeof message, "thread %u of block %u %s", order[i], blockIdx.x, what);
@@ -214,6 +240,7 @@ static bool run_warp(const unsigned* order, bool& moved) {
         unsigned first = order[0] / WARP * WARP;
         more = release(first, first + WARP, AT_SHUFFLE);
     }
+    watch_warp();
     return true;
 }
 
@@ -240,6 +267,7 @@ static bool run_block(const unsigned* order) {
     memset(states, READY, threads);
     memset(turn, 0, sizeof *turn * threads);
     forget_copies(threads);
+    watch_block(blockIdx.x);
     for (;;) {
         bool moved = false;
         unsigned done = 0;
@@ -287,12 +315,14 @@ static bool launch(void (*call)(void**), void** values, unsigned blocks, unsigne
     lost = false;
     misuse = 0;
     bool fine = true;
+    watch_launch();
     for (unsigned i = 0; i < blocks && fine; i++) {
         blockIdx = {grid[i], 0, 0};
         arrange(order, threads, seed);
         gather(order);
         fine = run_block(order);
     }
+    watch_end();
     if (watch) {
         sigaction(SIGSEGV, &before[0], 0);
         sigaction(SIGBUS, &before[1], 0);

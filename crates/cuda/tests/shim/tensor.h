@@ -73,9 +73,10 @@ static void multiply_halves(int line, float (&sum)[4], const unsigned (&a)[4], u
 }
 
 /* ldmatrix.sync.aligned.m8n8.x4.shared.b16, or with .trans */
-static void load_four(int line, bool turned, unsigned (&to)[4], const unsigned short* row) {
+UNWATCHED static void load_four(int line, bool turned, unsigned (&to)[4], const unsigned short* row) {
     if (!aligned(row)) misused("names a row of a matrix that is not aligned to 16 bytes");
     if (!is_shared(row)) misused("names a row of a matrix that is not in shared memory");
+    watch_touch(row, 16, false);
     unsigned self = running, set = turn[self]++ % 2, warp = self / WARP * WARP;
     memcpy(shown_wide[set][self], &row, sizeof row);
     wait_at(AT_SHUFFLE, line);
@@ -113,6 +114,12 @@ static void copy_behind(unsigned short* to, const unsigned short* from, unsigned
     if (!is_shared(to)) misused("copies to what is not shared memory");
     if (bytes > 16) misused("copies more than 16 bytes");
     if (copying[running] == MOST_COPIES) misused("has more copies under way than the stand-in remembers");
+    if (bytes == 16) {
+        watch_touch(from, 16, false);
+    } else if (bytes > 0) {
+        watch_touch(from, bytes, false);
+    }
+    watch_touch(to, 16, true);
     copies[running][copying[running]++] = {(char*)to, (const char*)from, bytes, groups[running]};
 }
 
@@ -121,7 +128,7 @@ static void end_of_copies() { groups[running]++; }
 
 /* cp.async.wait_group */
 template <unsigned LATEST>
-static void copies_are_done() {
+UNWATCHED static void copies_are_done() {
     unsigned self = running, kept = 0;
     for (unsigned i = 0; i < copying[self]; i++) {
         Copy copy = copies[self][i];

@@ -1,7 +1,7 @@
 //! Builds kernels for the stand-in and runs them: a C++ compiler that is found at run time, a shared library for each file.
 
-#[path = "../shim/compiled.rs"]
-mod compiled;
+use super::accesses::{self, Access};
+use super::compiled;
 
 use dtrain_cuda::kernels::{FILES, File, Kernel};
 use dtrain_cuda::{CudaDevice, KernelLaunch, Queue};
@@ -13,6 +13,7 @@ use std::hash::Hasher;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
+use tempfile::TempDir;
 
 /// One place of a kernel's file that is made wrong.
 #[derive(Clone, Copy, Debug)]
@@ -53,6 +54,8 @@ pub fn compiler() -> Option<&'static Path> {
 /// The kernels of one file. The stand-in keeps its threads in global variables: one launch at a time.
 pub struct Built {
     library: Mutex<Library>,
+    /// What was built, where somebody may ask for the line of an address.
+    watched: Option<(PathBuf, TempDir)>,
 }
 
 /// The text of a file as the stand-in builds it: kernels by their C++ names, so that mutants can stand beside them.
@@ -73,6 +76,15 @@ pub fn widths(text: &str) -> Vec<&str> {
 impl Built {
     /// Builds a file and, beside its kernels or instead of them, kernels made wrong; those are called `kernel_mN`.
     pub fn new(file: &File, mutations: &[Mutation]) -> Self {
+        Self::of(file, mutations, Watched::No)
+    }
+
+    /// The same, with each access watched.
+    pub fn watched(file: &File, mutations: &[Mutation]) -> Self {
+        Self::of(file, mutations, Watched::Yes)
+    }
+
+    fn of(file: &File, mutations: &[Mutation], watched: Watched) -> Self {
         let folder = tempfile::tempdir().expect("a folder for what is built");
         let mut source = String::from("#include \"shim.h\"\n");
         if mutations.is_empty() {
@@ -100,10 +112,14 @@ impl Built {
         }
         // Under the name by which the stand-in for NVIDIA's compiler keeps the same kernels: whoever comes first builds them for both.
         let asked = if mutations.is_empty() { file.source() } else { source.clone() };
-        let library = Self::library(&source, &asked, folder.path());
-        // SAFETY: the library has no initialisers of its own.
-        let library = unsafe { Library::new(&library) }.expect("what was built can be loaded");
-        Self { library: Mutex::new(library) }
+        let path = match watched {
+            Watched::No => Self::library(&source, &asked, folder.path()),
+            Watched::Yes => accesses::library(compiler().expect("asked before"), &source, folder.path()),
+        };
+        // SAFETY: the library has no initialisers but those of C++'s own containers.
+        let library = unsafe { Library::new(&path) }.expect("what was built can be loaded");
+        let watched = (watched == Watched::Yes).then_some((path, folder));
+        Self { library: Mutex::new(library), watched }
     }
 
     /// Builds a text in `folder`, or finds what was built before of what was `asked` for.
@@ -180,15 +196,58 @@ impl Built {
             if said.is_null() { Ok(()) } else { Err(CStr::from_ptr(said).to_string_lossy().into_owned()) }
         }
     }
+
+    /// An error whose addresses have their lines behind them.
+    fn with_lines(&self, error: &str) -> String {
+        match (&self.watched, error.split_once(": +")) {
+            (Some((path, _)), Some((what, places))) => {
+                format!("{what}: {}", accesses::lines(path, &format!("+{places}")))
+            }
+            _ => error.to_owned(),
+        }
+    }
+
+    /// What the accesses of a kernel took since this was asked for last.
+    fn accesses(&self, kernel: &'static Kernel) -> Vec<Access> {
+        let Some((path, _)) = &self.watched else { return Vec::new() };
+        let library = self.lock();
+        // SAFETY: the type is that of accesses.cpp; it returns a string of the library.
+        let text = unsafe {
+            let all = library
+                .get::<unsafe extern "C" fn() -> *const c_char>("shim_accesses")
+                .expect("it was built with it");
+            CStr::from_ptr(all()).to_str().expect("numbers").to_owned()
+        };
+        text.lines().map(|line| Access::parse(kernel, path, line)).collect()
+    }
+}
+
+/// Whether accesses are watched.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Watched {
+    No,
+    Yes,
 }
 
 /// A file's kernels as they are, built once.
 pub fn built(file: &'static File) -> &'static Built {
-    static ALL: OnceLock<BTreeMap<&'static str, OnceLock<Built>>> = OnceLock::new();
+    static ALL: OnceLock<All> = OnceLock::new();
+    once(&ALL, file, || Built::new(file, &[]))
+}
+
+/// The same, with each access watched.
+fn watched(file: &'static File) -> &'static Built {
+    static ALL: OnceLock<All> = OnceLock::new();
+    once(&ALL, file, || Built::watched(file, &[]))
+}
+
+type All = BTreeMap<&'static str, OnceLock<Built>>;
+
+fn once(all: &'static OnceLock<All>, file: &File, build: impl FnOnce() -> Built) -> &'static Built {
     // A file that is there for two kinds of halves has kernels of two names.
     let first = |file: &File| file.kernels().next().expect("a file has a kernel").name;
-    let all = ALL.get_or_init(|| FILES.iter().map(|file| (first(file), OnceLock::new())).collect());
-    all[first(file)].get_or_init(|| Built::new(file, &[]))
+    let all = all.get_or_init(|| FILES.iter().map(|file| (first(file), OnceLock::new())).collect());
+    all[first(file)].get_or_init(build)
 }
 
 /// How launches are run.
@@ -208,6 +267,8 @@ pub struct StandIn<'m> {
     mutant: Option<(&'static Kernel, &'m Built, String)>,
     /// A device that launches go to, and that has the memory.
     device: Option<Arc<CudaDevice>>,
+    /// What accesses took, where they are watched.
+    accesses: Option<RefCell<Vec<Access>>>,
     wrong: RefCell<Vec<String>>,
     bits: RefCell<std::hash::DefaultHasher>,
 }
@@ -215,8 +276,24 @@ pub struct StandIn<'m> {
 impl<'m> StandIn<'m> {
     /// With kernels as they are; `order` 0 is first to last, 1 last to first, others are shuffled.
     pub fn new(order: u32) -> Self {
-        let way = Way { order, at_the_edge: false };
-        Self { way, mutant: None, device: None, wrong: RefCell::default(), bits: RefCell::default() }
+        Self {
+            way: Way { order, at_the_edge: false },
+            mutant: None,
+            device: None,
+            accesses: None,
+            wrong: RefCell::default(),
+            bits: RefCell::default(),
+        }
+    }
+
+    /// With each access watched: places that two threads touch without a barrier between are wrong.
+    pub fn watching() -> Self {
+        Self { accesses: Some(RefCell::default()), ..Self::new(0) }
+    }
+
+    /// What accesses took, site by site, where they are watched.
+    pub fn accesses(&self) -> Vec<Access> {
+        self.accesses.as_ref().map_or_else(Vec::new, |all| all.borrow().clone())
     }
 
     /// Through the driver: launches go to a device's stream, and memory is the device's.
@@ -275,14 +352,16 @@ unsafe impl Queue for StandIn<'_> {
         if let Some(device) = &self.device {
             return device.stream().launch(launch);
         }
-        let result = match &self.mutant {
-            Some((kernel, built, label)) if kernel.name == launch.kernel.name => {
-                built.run(label, launch, self.way)
-            }
-            _ => built(launch.kernel.file).run(launch.kernel.name, launch, self.way),
+        let (built, label) = match &self.mutant {
+            Some((kernel, built, label)) if kernel.name == launch.kernel.name => (*built, &label[..]),
+            _ if self.accesses.is_some() => (watched(launch.kernel.file), launch.kernel.name),
+            _ => (built(launch.kernel.file), launch.kernel.name),
         };
-        if let Err(error) = result {
-            self.wrong(format!("{}: {error}", launch.kernel.name));
+        if let Err(error) = built.run(label, launch, self.way) {
+            self.wrong(format!("{}: {}", launch.kernel.name, built.with_lines(&error)));
+        }
+        if let Some(all) = &self.accesses {
+            all.borrow_mut().extend(built.accesses(launch.kernel));
         }
     }
 }

@@ -4,9 +4,12 @@
 // Each test binary uses its part.
 #![allow(dead_code, unused_imports)]
 
+pub mod accesses;
 pub mod attention;
 pub mod attention_half;
 pub mod build;
+#[path = "../shim/compiled.rs"]
+pub mod compiled;
 pub mod conv;
 pub mod conv_half;
 pub mod device_trait;
