@@ -247,7 +247,18 @@ fn a_plan_follows_its_precision_its_batch_and_the_ceilings_of_a_gpu() {
     let slow = of("--batch 65536 --precision bf16 --ceilings 79.8,0.3");
     let (slow, fast) = (number(&slow, "predicted_ms"), number(&large_halves, "predicted_ms"));
     assert!((slow / fast - 10.0).abs() < 1e-6, "{slow} and {fast} ms");
-    for (wrong, words) in [("--ceilings 798", "such as 798,3.0"), ("--ceilings 0,1", "such as 798,3.0")] {
+    // In f32 it is ordinary cores that multiply, as often as tensor cores would.
+    let operations = number(&large, "operations");
+    assert_eq!(operations, number(&large_halves, "operations"));
+    let bound = of("--batch 65536 --precision f32 --ceilings 1,1000000,60");
+    assert!((number(&bound, "predicted_ms") / (operations / 60e9) - 1.0).abs() < 0.01, "{bound}");
+    for (wrong, words) in [
+        ("--ceilings 798", "such as 798,3.0"),
+        ("--ceilings 0,1", "such as 798,3.0"),
+        ("--ceilings 798,3,60,1", "such as 798,3.0"),
+        ("--ceilings 798,3,-60", "such as 798,3.0"),
+        ("--ceilings 798,NaN", "such as 798,3.0"),
+    ] {
         let refused = bench(&format!("gpu-plan {wrong}"));
         refused.ended_with(2);
         refused.said(words);

@@ -1,7 +1,7 @@
 //! `dtrain bench gpu-plan`: what a training step costs a GPU, counted launch by launch on a machine without one.
 //!
 //! The step is the replica's own, over a driver on paper: nothing is computed, but every launch is given to it, with the memory
-//! that it moves and what it multiplies. From these and two ceilings of a GPU follows the time that a step takes there at least.
+//! that it moves and what it multiplies. From these and three ceilings of a GPU follows the time that a step takes there at least.
 //!
 //! It does not know how far below its ceilings a GPU stays.
 
@@ -19,7 +19,9 @@ use serde_json::json;
 
 /// What a launch takes at least. *Units*: seconds.
 fn least(ceilings: Ceilings, work: Cost) -> f64 {
-    (work.operations as f64 / ceilings.operations).max(work.bytes as f64 / ceilings.bytes)
+    let multiplying = work.operations as f64 / ceilings.operations
+        + work.plain_operations as f64 / ceilings.plain_operations;
+    multiplying.max(work.bytes as f64 / ceilings.bytes)
 }
 
 /// What a step comes to.
@@ -122,18 +124,24 @@ impl Plan {
         all.map(|(_, work)| least(self.ceilings, *work)).sum()
     }
 
-    fn operations(&self) -> u64 {
-        self.tally.kernels.values().map(|tally| tally.work.operations).sum()
+    /// All that it moves and multiplies.
+    fn work(&self) -> Cost {
+        self.tally.kernels.values().fold(Cost::default(), |all, KernelTally { work, .. }| Cost {
+            bytes: all.bytes + work.bytes,
+            operations: all.operations + work.operations,
+            plain_operations: all.plain_operations + work.plain_operations,
+        })
     }
 
     fn json(&self, arguments: &BenchGpuPlan) -> serde_json::Value {
+        let work = self.work();
         json!({
             "work": arguments.work,
             "batch": arguments.batch,
             "precision": arguments.precision,
             "bytes_outside_products": self.bytes(|kernel| !is_product(kernel)),
-            "bytes": self.bytes(|_| true),
-            "operations": self.operations(),
+            "bytes": work.bytes,
+            "operations": work.operations + work.plain_operations,
             "conversion_launches": self.launches(converts),
             "host_waits": self.waits(),
             "launches": self.launches(|_| true),
@@ -143,14 +151,15 @@ impl Plan {
     }
 
     fn print(&self, arguments: &BenchGpuPlan) {
-        let Ceilings { operations, bytes } = self.ceilings;
+        let Ceilings { operations, bytes, plain_operations } = self.ceilings;
         say!(
-            "{} with a batch of {} in {}, on a GPU of {:.0} TFLOP/s and {:.2} TB/s",
+            "{} with a batch of {} in {}, on a GPU of {:.0} TFLOP/s, {:.2} TB/s and {:.0} TFLOP/s in f32",
             arguments.work,
             arguments.batch,
             arguments.precision,
             operations / 1e12,
-            bytes / 1e12
+            bytes / 1e12,
+            plain_operations / 1e12
         );
         say!("\n{:32} {:>8} {:>9} {:>9} {:>9} {:>9}", "kernel", "launches", "blocks", "GB", "TFLOP", "ms");
         let mut rows: Vec<(&KernelTally, f64)> =
@@ -159,8 +168,7 @@ impl Plan {
         for (KernelTally { kernel, launches, fewest, work }, time) in rows {
             line(kernel.name, *launches, &fewest.to_string(), *work, time);
         }
-        let all = Cost { bytes: self.bytes(|_| true), operations: self.operations() };
-        line("all", self.launches(|_| true), "", all, self.time());
+        line("all", self.launches(|_| true), "", self.work(), self.time());
         say!(
             "\n{:.1} GB outside of products, {} launches that only convert, {} waits of the host, {:.1} GB of memory",
             self.bytes(|kernel| !is_product(kernel)) as f64 / 1e9,
@@ -173,6 +181,7 @@ impl Plan {
 
 /// A row; of blocks the fewest of a launch, which keep a GPU busy or do not.
 fn line(name: &str, launches: u64, blocks: &str, work: Cost, time: f64) {
-    let (gigabytes, teraflops) = (work.bytes as f64 / 1e9, work.operations as f64 / 1e12);
+    let operations = work.operations + work.plain_operations;
+    let (gigabytes, teraflops) = (work.bytes as f64 / 1e9, operations as f64 / 1e12);
     say!("{name:32} {launches:>8} {blocks:>9} {gigabytes:>9.2} {teraflops:>9.3} {:>9.3}", time * 1e3);
 }

@@ -122,8 +122,9 @@ pub struct BenchGpuPlan {
     /// What is multiplied: f32, bf16 or f16
     #[arg(long, default_value = "bf16", value_parser = ["f32", "bf16", "f16"])]
     pub precision: String,
-    /// What the GPU does at most: TFLOP/s of products and TB/s of memory; the default is what was measured of an H100
-    #[arg(long, value_name = "TFLOPS,TBS", default_value = "798,3.0")]
+    /// What the GPU does at most: TFLOP/s of products, TB/s of memory, and TFLOP/s in f32, 60 if that is left out; the default is what
+    /// was measured of an H100
+    #[arg(long, value_name = "TFLOPS,TBS[,TFLOPS]", default_value = "798,3.0,60")]
     pub ceilings: Ceilings,
     /// How much is said.
     #[command(flatten)]
@@ -137,17 +138,22 @@ pub struct Ceilings {
     pub operations: f64,
     /// To its memory and from it. *Units*: bytes a second.
     pub bytes: f64,
+    /// In f32, which tensor cores do not do. *Units*: operations a second.
+    pub plain_operations: f64,
 }
 
 impl FromStr for Ceilings {
     type Err = String;
 
-    /// `798,3.0`: TFLOP/s and TB/s.
+    /// `798,3.0` or `798,3.0,60`: TFLOP/s, TB/s, TFLOP/s in f32.
     fn from_str(text: &str) -> Result<Self, String> {
         let numbers: Result<Vec<f64>, _> = text.split(',').map(|number| number.trim().parse()).collect();
+        let numbers = numbers.ok().filter(|numbers| numbers.iter().all(|number| *number > 0.0));
         match numbers.as_deref() {
-            Ok([operations, bytes]) if *operations > 0.0 && *bytes > 0.0 => {
-                Ok(Self { operations: operations * 1e12, bytes: bytes * 1e12 })
+            Some(&[operations, bytes, ref plain @ ..]) if plain.len() < 2 => {
+                let plain = plain.first().unwrap_or(&60.0);
+                let [operations, bytes, plain_operations] = [operations, bytes, *plain].map(|n| n * 1e12);
+                Ok(Self { operations, bytes, plain_operations })
             }
             _ => Err(format!("{text} is not TFLOP/s and TB/s with a comma between, such as 798,3.0")),
         }

@@ -155,6 +155,8 @@ pub struct Work {
     pub bytes: u64,
     /// Multiplications and additions on tensor cores.
     pub operations: u64,
+    /// The same in f32, which they do not do.
+    pub plain_operations: u64,
 }
 
 /// One launch.
@@ -191,7 +193,7 @@ impl KernelLaunch {
         let mut all = [Argument::U32(0); MOST];
         all[..N].copy_from_slice(&arguments);
         // Everything is read or written once, where nobody says more.
-        let work = Work { bytes: arguments.iter().map(Argument::bytes).sum(), operations: 0 };
+        let work = Work { bytes: arguments.iter().map(Argument::bytes).sum(), ..Work::default() };
         Self { kernel, blocks: blocks as u32, any_grid: false, work, arguments: all, count: N }
     }
 
@@ -210,6 +212,12 @@ impl KernelLaunch {
     /// It multiplies, and adds up, on tensor cores.
     pub(crate) fn multiplies(mut self, operations: usize) -> Self {
         self.work.operations = operations as u64;
+        self
+    }
+
+    /// The same in f32.
+    pub(crate) fn multiplies_in_f32(mut self, operations: usize) -> Self {
+        self.work.plain_operations = operations as u64;
         self
     }
 

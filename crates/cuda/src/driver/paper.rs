@@ -78,6 +78,7 @@ impl Paper {
         all.fewest = all.fewest.min(launch.blocks);
         all.work.bytes += work.bytes;
         all.work.operations += work.operations;
+        all.work.plain_operations += work.plain_operations;
     }
 
     /// An address for so many bytes.

@@ -60,8 +60,14 @@ pub fn attention(
         let [time, heads, head] = [shape.time, shape.heads, shape.head].map(|n| size(n).into());
         let arguments =
             [qkv.into(), (&mut y).into(), (&mut saved).into(), time, heads, head, scale(shape).into()];
-        queue.launch(&KernelLaunch::new(kernel, blocks, arguments));
+        let launch = KernelLaunch::new(kernel, blocks, arguments);
+        queue.launch(&launch.multiplies_in_f32(2 * one_product(shape)));
     }
+}
+
+/// Multiplications and additions of one product of all queries with the keys that they see.
+pub(super) fn one_product(shape: &AttentionShape) -> usize {
+    shape.batch * shape.heads * shape.head * shape.time * (shape.time + 1)
 }
 
 /// `dqkv` of causal self-attention.
@@ -97,7 +103,8 @@ pub fn attention_gradient(
         head,
         scale(shape).into(),
     ];
-    queue.launch(&KernelLaunch::new(queries, blocks, arguments));
+    let launch = KernelLaunch::new(queries, blocks, arguments);
+    queue.launch(&launch.multiplies_in_f32(3 * one_product(shape)));
     let arguments = [
         qkv.into(),
         saved.into(),
@@ -109,5 +116,6 @@ pub fn attention_gradient(
         head,
         scale(shape).into(),
     ];
-    queue.launch(&KernelLaunch::new(keys, blocks, arguments));
+    let launch = KernelLaunch::new(keys, blocks, arguments);
+    queue.launch(&launch.multiplies_in_f32(4 * one_product(shape)));
 }

@@ -2,7 +2,7 @@
 //!
 //! This file does not know the projections around it, nor who asks for halves.
 
-use super::attention::{attention_saved, attention_scratch};
+use super::attention::{attention_saved, attention_scratch, one_product};
 use super::{Floats, FloatsMut, Half, Halves, HalvesMut, room, same, size};
 use crate::kernels::{self, Kernel};
 use crate::launch::{KernelLaunch, Queue};
@@ -148,9 +148,4 @@ pub fn attention_half_gradient(
     let arguments = [qkv, logs, deltas, dy, d, time, heads, head, factor];
     let launch = apart(KernelLaunch::new(keys, blocks, arguments), 2);
     queue.launch(&launch.multiplies(4 * one_product(shape)));
-}
-
-/// Multiplications and additions of one product of all queries with the keys that they see.
-fn one_product(shape: &AttentionShape) -> usize {
-    shape.batch * shape.heads * shape.head * shape.time * (shape.time + 1)
 }

@@ -65,9 +65,13 @@ struct Plan {
 }
 
 impl Plan {
-    /// Multiplications and additions of each of the three.
-    fn operations(&self) -> usize {
-        2 * self.terms * self.lengths[2]
+    /// A launch of one of the three, with what it multiplies and adds.
+    fn multiplied(&self, launch: KernelLaunch, storage: Storage) -> KernelLaunch {
+        let operations = 2 * self.terms * self.lengths[2];
+        match storage {
+            Storage::F32 => launch.multiplies_in_f32(operations),
+            Storage::Half(_) => launch.multiplies(operations),
+        }
     }
 }
 
@@ -148,7 +152,7 @@ pub fn conv<'x, 'y>(
         let arguments = [x.into(), w, bias, (&mut y).into(), plan.argument, code(activation).into()];
         let [kernel, ..] = kernels_of(storage, shape);
         let launch = KernelLaunch::new(kernel, tiles(shape.outputs, plan.cells), arguments);
-        queue.launch(&launch.multiplies(plan.operations()));
+        queue.launch(&plan.multiplied(launch, storage));
     }
 }
 
@@ -173,7 +177,7 @@ pub fn conv_input_gradient<'x, 'y>(
         let x = x.map_or(nothing(storage), Into::into);
         let arguments = [weights(storage, w), dy.into(), x, (&mut dx).into(), plan.argument];
         let [_, kernel, _] = kernels_of(storage, shape);
-        queue.launch(&KernelLaunch::new(kernel, blocks, arguments).multiplies(plan.operations()));
+        queue.launch(&plan.multiplied(KernelLaunch::new(kernel, blocks, arguments), storage));
     }
 }
 
@@ -208,7 +212,7 @@ pub fn conv_weight_gradient<'x>(
         let to: Argument = if plan.splits > 1 { (&mut scratch).into() } else { (&mut dw).into() };
         let arguments = [x.into(), dy.into(), to, plan.argument, size(plan.splits).into()];
         let [.., kernel] = kernels_of(storage, shape);
-        queue.launch(&KernelLaunch::new(kernel, blocks, arguments).multiplies(plan.operations()));
+        queue.launch(&plan.multiplied(KernelLaunch::new(kernel, blocks, arguments), storage));
         if plan.splits > 1 {
             let parts = Parts { len: w_len, count: plan.splits, pitch: w_len };
             sum_parts(queue, &parts, scratch.read().part(0..plan.splits * w_len), dw);

@@ -125,7 +125,8 @@ fn launched(
     ];
     let (tile, kernel) = PRODUCTS[usize::from(are_enough(shape.m, shape.n))];
     let tiles = shape.m.div_ceil(tile) * shape.n.div_ceil(tile);
-    queue.launch(&KernelLaunch::new(kernel, tiles * ranges, arguments));
+    let launch = KernelLaunch::new(kernel, tiles * ranges, arguments);
+    queue.launch(&launch.multiplies_in_f32(2 * shape.m * shape.n * shape.k));
 }
 
 /// `C = A B` or `C += A B`. `scratch` has [`product_scratch`] elements. *Order*: K in blocks of 512 from zero, each in order by fused
@@ -196,5 +197,6 @@ pub fn linear_gelu(
     let (tile, kernel) = GELUS[usize::from(are_enough(rows, outputs))];
     let blocks = rows.div_ceil(tile) * outputs.div_ceil(tile);
     let arguments = [x.into(), w.into(), bias.into(), z, y, m, n, k, form];
-    queue.launch(&KernelLaunch::new(kernel, blocks, arguments));
+    let launch = KernelLaunch::new(kernel, blocks, arguments);
+    queue.launch(&launch.multiplies_in_f32(2 * rows * outputs * inputs));
 }

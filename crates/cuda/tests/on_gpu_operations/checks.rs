@@ -1,5 +1,6 @@
 //! Every check of the stand-in, on the GPU: edges, primes, and sizes that are no multiple of anything, between guard words.
 
+use crate::machine;
 use crate::stand_in::*;
 use crate::support::{Fake, device, extent};
 
@@ -69,6 +70,14 @@ fn norms_hold() {
 #[test]
 fn losses_hold() {
     hold(&[losses::cross_entropy, losses::broken_rows, losses::squared_error, losses::arg_max]);
+}
+
+/// Tiles of 128 take large products, for which the fake GPU is too slow.
+#[test]
+fn large_products_hold() {
+    if !machine::is_fake() {
+        hold(&[product::large_product, product::large_and_long, product::large_linear_gelu]);
+    }
 }
 
 #[test]
