@@ -37,8 +37,8 @@ struct Range {
 unsigned thread;
 Range own_stack;
 unsigned block;
-/* Barriers, blocks and launches so far. */
-unsigned epoch = 1, blocks, launches;
+/* Barriers and blocks so far. */
+unsigned epoch = 1, blocks;
 bool watching;
 const char* error;
 char words[256];
@@ -78,10 +78,10 @@ struct Site {
     unsigned bytes;
     Address from[1 + CALLERS];
     uint64_t requests, took, least;
-    /* How often each thread has been there since it waited last. */
+    /* How often each lane of the warp that runs has been there since it waited last. */
     struct {
-        unsigned times, waits, block;
-    } threads[MOST_THREADS];
+        unsigned times, thread, waits, block;
+    } lanes[WARP];
 };
 std::unordered_map<uint64_t, Site> sites;
 
@@ -162,16 +162,19 @@ void close_requests() {
     requests.clear();
 }
 
-/* Who touched two bytes last. */
+const unsigned NOBODY = ~0u;
+
+/* Who touched two bytes last in this launch. */
 struct Touched {
-    unsigned launch;
-    unsigned wrote, wrote_block, write_epoch;
-    unsigned read, read_block, read_epoch;
-    bool read_by_more;
+    unsigned wrote, wrote_block = NOBODY, write_epoch;
+    unsigned read, read_block = NOBODY, read_epoch;
+    /* By more threads since the last barrier, by more blocks. */
+    bool read_by_more, read_by_blocks;
 };
 const unsigned PAGE = 4096;
 std::unordered_map<Address, std::vector<Touched>> pages;
-Address page_at_hand = ~(Address)0;
+const Address NOWHERE = ~(Address)0;
+Address page_at_hand = NOWHERE;
 Touched* at_hand;
 
 Touched& touched(Address at) {
@@ -197,19 +200,20 @@ void say(const char* what, unsigned other, unsigned other_block, const Site& sit
 /* In shared memory what another block left is no concern of this one: it is spoiled before a block begins. */
 void compare(Address at, bool writes, const Site& site) {
     Touched& t = touched(at);
-    if (t.launch != launches || (site.shared && t.wrote_block != block && t.read_block != block)) {
-        t = {launches, 0, ~0u, 0, 0, ~0u, 0, false};
-    }
-    bool was_written = t.wrote_block != ~0u, was_read = t.read_block != ~0u;
+    if (site.shared && t.wrote_block != block && t.read_block != block) t = Touched();
+    bool was_written = t.wrote_block != NOBODY, was_read = t.read_block != NOBODY;
     bool write_is_near = t.wrote_block != block ? !site.shared : t.write_epoch == epoch && t.wrote != thread;
     if (was_written && write_is_near) say(writes ? "writes" : "reads", t.wrote, t.wrote_block, site);
-    bool read_is_near = t.read_block != block ? !site.shared : t.read_epoch == epoch && (t.read != thread || t.read_by_more);
+    bool read_is_near = t.read_block != block || t.read_by_blocks
+        ? !site.shared
+        : t.read_epoch == epoch && (t.read != thread || t.read_by_more);
     if (writes && was_read && read_is_near) say("writes", t.read, t.read_block, site);
     if (writes) {
         t.wrote = thread, t.wrote_block = block, t.write_epoch = epoch;
     } else {
         bool again = was_read && t.read_block == block && t.read_epoch == epoch;
         t.read_by_more = again && (t.read_by_more || t.read != thread);
+        t.read_by_blocks |= was_read && t.read_block != block && !site.shared;
         t.read = thread, t.read_block = block, t.read_epoch = epoch;
     }
 }
@@ -228,8 +232,10 @@ void touch(const void* place, unsigned bytes, bool writes, void* from) {
         site = {shared, bytes, {(Address)from}, 0, 0, 0, {}};
         for (unsigned i = 0; i < CALLERS && i < stack.size(); i++) site.from[1 + i] = stack[stack.size() - 1 - i].from;
     }
-    auto& there = site.threads[thread];
-    if (there.waits != waits[thread] || there.block != blocks) there = {0, waits[thread], blocks};
+    auto& there = site.lanes[thread % WARP];
+    if (there.thread != thread || there.waits != waits[thread] || there.block != blocks) {
+        there = {0, thread, waits[thread], blocks};
+    }
     Request& request = request_of(mixed(key + mixed((uint64_t)waits[thread] << 32 | there.times++)), &site);
     if (request.lanes < WARP) request.at[request.lanes++] = at;
     for (unsigned i = 0; i < bytes; i += 2) compare(at + i, writes, site);
@@ -241,7 +247,6 @@ namespace shim {
 
 void watch_launch() {
     if (!image.end) dl_iterate_phdr(find_image, 0);
-    launches++;
     watching = true;
     error = 0;
     for (auto& stack : calls) stack.clear();
@@ -269,6 +274,8 @@ void watch_warp() { close_requests(); }
 void watch_end() {
     close_requests();
     watching = false;
+    pages.clear();
+    page_at_hand = NOWHERE;
 }
 
 void watch_touch(const void* at, unsigned bytes, bool writes) { touch(at, bytes, writes, __builtin_return_address(0)); }

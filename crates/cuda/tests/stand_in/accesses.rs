@@ -2,6 +2,7 @@
 
 use super::compiled;
 use dtrain_cuda::kernels::Kernel;
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -17,25 +18,36 @@ pub struct Access {
     pub took: u64,
     /// The same, if the bytes lay as they should.
     pub least: u64,
-    /// Where in which library that is, and who called it.
-    pub at: (PathBuf, String),
+    /// In which library.
+    library: PathBuf,
 }
 
 impl Access {
-    pub(super) fn parse(kernel: &'static Kernel, library: &Path, line: &str) -> Self {
+    /// Of a line of what accesses.cpp says: where it is, and who called it, and what it took.
+    pub(super) fn parse(kernel: &'static Kernel, library: &Path, line: &str) -> (String, Self) {
         let (numbers, places) = line.split_once(" +").expect("an access is somewhere");
         let mut numbers = numbers.split(' ').map(|n| n.parse::<u64>().expect("a number"));
         let mut next = || numbers.next().expect("five numbers");
         let [shared, bytes, requests, took, least] = std::array::from_fn(|_| next());
-        let at = (library.to_owned(), format!("+{places}"));
-        Self { kernel, shared: shared == 1, bytes, requests, took, least, at }
+        let library = library.to_owned();
+        (format!("+{places}"), Self { kernel, shared: shared == 1, bytes, requests, took, least, library })
+    }
+
+    /// And what it took in another launch.
+    pub(super) fn add(&mut self, other: &Self) {
+        self.requests += other.requests;
+        self.took += other.took;
+        self.least += other.least;
+    }
+
+    /// Where that is in the source, if somebody here knows.
+    pub fn place(&self, places: &str) -> String {
+        lines(&self.library, places)
     }
 }
 
-/// Where that is in the source, if somebody here knows.
-pub fn place((library, places): &(PathBuf, String)) -> String {
-    lines(library, places)
-}
+/// Accesses by kernel and place in its library.
+pub type Accesses = BTreeMap<(&'static str, String), Access>;
 
 /// The lines of addresses of a library: `+1a2b +3c4d`.
 pub(super) fn lines(library: &Path, places: &str) -> String {

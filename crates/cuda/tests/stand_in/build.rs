@@ -1,6 +1,6 @@
 //! Builds kernels for the stand-in and runs them: a C++ compiler that is found at run time, a shared library for each file.
 
-use super::accesses::{self, Access};
+use super::accesses::{self, Access, Accesses};
 use super::compiled;
 
 use dtrain_cuda::kernels::{FILES, File, Kernel};
@@ -207,9 +207,9 @@ impl Built {
         }
     }
 
-    /// What the accesses of a kernel took since this was asked for last.
-    fn accesses(&self, kernel: &'static Kernel) -> Vec<Access> {
-        let Some((path, _)) = &self.watched else { return Vec::new() };
+    /// Adds what the accesses of a kernel took since this was asked for last.
+    fn add_accesses(&self, kernel: &'static Kernel, all: &mut Accesses) {
+        let Some((path, _)) = &self.watched else { return };
         let library = self.lock();
         // SAFETY: the type is that of accesses.cpp; it returns a string of the library.
         let text = unsafe {
@@ -218,7 +218,9 @@ impl Built {
                 .expect("it was built with it");
             CStr::from_ptr(all()).to_str().expect("numbers").to_owned()
         };
-        text.lines().map(|line| Access::parse(kernel, path, line)).collect()
+        for (places, access) in text.lines().map(|line| Access::parse(kernel, path, line)) {
+            all.entry((kernel.name, places)).and_modify(|before| before.add(&access)).or_insert(access);
+        }
     }
 }
 
@@ -268,7 +270,7 @@ pub struct StandIn<'m> {
     /// A device that launches go to, and that has the memory.
     device: Option<Arc<CudaDevice>>,
     /// What accesses took, where they are watched.
-    accesses: Option<RefCell<Vec<Access>>>,
+    accesses: Option<RefCell<Accesses>>,
     wrong: RefCell<Vec<String>>,
     bits: RefCell<std::hash::DefaultHasher>,
 }
@@ -291,9 +293,9 @@ impl<'m> StandIn<'m> {
         Self { accesses: Some(RefCell::default()), ..Self::new(0) }
     }
 
-    /// What accesses took, site by site, where they are watched.
-    pub fn accesses(&self) -> Vec<Access> {
-        self.accesses.as_ref().map_or_else(Vec::new, |all| all.borrow().clone())
+    /// What accesses took, where they are watched.
+    pub fn accesses(&self) -> Accesses {
+        self.accesses.as_ref().map(RefCell::take).unwrap_or_default()
     }
 
     /// Through the driver: launches go to a device's stream, and memory is the device's.
@@ -361,7 +363,7 @@ unsafe impl Queue for StandIn<'_> {
             self.wrong(format!("{}: {}", launch.kernel.name, built.with_lines(&error)));
         }
         if let Some(all) = &self.accesses {
-            all.borrow_mut().extend(built.accesses(launch.kernel));
+            built.add_accesses(launch.kernel, &mut all.borrow_mut());
         }
     }
 }

@@ -8,7 +8,7 @@ use dtrain_types::{Key, MicroBatch, Seed, Site, Step};
 
 const LENGTHS: [usize; 7] = [0, 1, 3, 256, 257, 4999, 2017];
 
-/// More than one round of the largest grid, eight elements a thread.
+/// More than one round of the largest grid, 16 bytes a thread.
 pub fn long_list(q: &StandIn, _: Extent) {
     let x = numbers(1, 4096 * 256 * 8 + 77);
     let (x_, y) = (Buffer::of(q, "x", &x), Buffer::empty(q, "y", x.len()));
