@@ -24,6 +24,10 @@ struct Shape {
     u32 adds, activation, aligned;
 };
 
+// Where eight of K of a row begin, of rows of 32 of K. The four pieces of a row change places from pair to pair of rows: so
+// neither what is copied there nor the pieces at one K of eight rows meet in a bank of shared memory.
+__device__ inline u32 piece(u32 row, u32 k) { return row * DEPTH + (k / 8 ^ row / 2 % 4) * 8; }
+
 // `ROWS` rows of `WIDTH` elements as they lie in memory, from (`row`, `column`) on, zeros beyond `rows` and `columns`.
 template <u32 ROWS, u32 WIDTH>
 __device__ inline void fetch(
@@ -34,7 +38,7 @@ __device__ inline void fetch(
         bool there = row + down < rows && column + right < columns;
         u32 left = there ? least(8, columns - column - right) : 0;
         const u16* from = there ? x + (row + down) * pitch + column + right : x;
-        u16* to = room + down * (WIDTH + 8) + right;
+        u16* to = room + (WIDTH == DEPTH ? piece(down, right) : down * (WIDTH + 8) + right);
         if (aligned) {
             copy_behind(to, from, 2 * left);
         } else {
@@ -46,8 +50,8 @@ __device__ inline void fetch(
 // An operand's S lines (rows of A, columns of B) by 32 of K, as they lie in memory.
 template <u32 S, bool ALONG_K>
 struct Tile {
-    static constexpr u32 PITCH = ALONG_K ? DEPTH + 8 : S + 8;
-    static constexpr u32 SIZE = (ALONG_K ? S : DEPTH) * PITCH;
+    static constexpr u32 PITCH = S + 8;
+    static constexpr u32 SIZE = ALONG_K ? S * DEPTH : DEPTH * PITCH;
 
     __device__ static void take(u16* room, const u16* x, u64 pitch, u32 line, u32 lines, u32 k, u32 end, bool aligned) {
         if (ALONG_K) {
@@ -58,14 +62,16 @@ struct Tile {
     }
     __device__ static void left(u32 (&a)[4], const u16* room, u32 row, u32 k) {
         if (ALONG_K) {
-            load_matrices(a, left_place(room, PITCH, row, k));
+            u32 lane = threadIdx.x % 32;
+            load_matrices(a, room + piece(row + lane % 16, k + lane / 16 * 8));
         } else {
             load_matrices_turned(a, left_place_turned(room, PITCH, row, k));
         }
     }
     __device__ static void right(u32 (&b)[4], const u16* room, u32 column, u32 k) {
         if (ALONG_K) {
-            load_matrices(b, right_place(room, PITCH, column, k));
+            u32 lane = threadIdx.x % 32;
+            load_matrices(b, room + piece(column + lane % 8 + lane / 16 * 8, k + lane / 8 % 2 * 8));
         } else {
             load_matrices_turned(b, right_place_turned(room, PITCH, column, k));
         }

@@ -345,6 +345,12 @@ pub static CHANGES: &[Change] = &[
         "warp % 2 * SIDE, right = warp % 2",
         product_half::large_nn::<Bf16>,
     ),
+    (
+        &PRODUCT_BF16_NT_64,
+        "column + lane % 8 + lane / 16 * 8, k",
+        "column + lane % 8 + lane / 16 * 4, k",
+        product_half::nt::<Bf16>,
+    ),
     (&PRODUCT_BF16_TN_128, "(to + 8 * pitch)", "(to + 4 * pitch)", product_half::large_tn::<Bf16>),
     // Kernels over halves are of the same texts as those of f32: one change of each file shows that their checks look.
     (&COPY_BF16, "return v;", "return -v;", stored::point_wise::<Bf16>),
