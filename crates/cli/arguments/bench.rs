@@ -122,8 +122,8 @@ pub struct BenchGpuPlan {
     /// What is multiplied: f32, bf16 or f16
     #[arg(long, default_value = "bf16", value_parser = ["f32", "bf16", "f16"])]
     pub precision: String,
-    /// What the GPU does at most: TFLOP/s of products, TB/s of memory, and TFLOP/s in f32, 60 if that is left out; the default is what
-    /// was measured of an H100
+    /// What the GPU does at most: TFLOP/s of products in halves, TB/s of memory, TFLOP/s in f32 (60 if left out); the default is what
+    /// was measured of an H100, and nine tenths of its 67 in f32
     #[arg(long, value_name = "TFLOPS,TBS[,TFLOPS]", default_value = "798,3.0,60")]
     pub ceilings: Ceilings,
     /// How much is said.

@@ -14,7 +14,6 @@
 #include <cstdint>
 #include <cstdio>
 #include <link.h>
-#include <map>
 #include <string>
 #include <unordered_map>
 #include <vector>
