@@ -174,7 +174,7 @@ pub static CHANGES: &[Change] = &[
     (&CONV2D, "step.number + place.go", "step.number + 0 * place.go", conv::conv2d),
     (&CONV2D, "outer.go(step.outer, box.outer, over)", "outer.go(step.outer, box.outer, 0)", conv::conv2d),
     (&CONV2D, "if (i % OWN == OWN - 1) x.go", "if (i % OWN == OWN) x.go", conv::conv2d),
-    (&CONV2D, "Operand::along_k ? 8 : 256 / LINES", "Operand::along_k ? 8 : 512 / LINES", conv::conv2d),
+    (&PRODUCT_64, "x.line(first + line(i))", "x.line(first + line(0))", product::product),
     (&CONV2D_INPUT_GRADIENT, "stride.box() == 1", "stride.box() != 1", conv::conv2d_input_gradient),
     (&CONV2D_INPUT_GRADIENT, "(shape.kernel - 1)", "(shape.kernel - 2)", conv::conv2d_input_gradient),
     (
