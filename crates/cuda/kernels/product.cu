@@ -95,13 +95,13 @@ __device__ inline void linear_gelu_of(
 }
 
 #define PRODUCT(W)                                                                                                       \
-    extern "C" __global__ void __launch_bounds__(256, 2) product_##W(                                                    \
+    extern "C" __global__ void __launch_bounds__(256) product_##W(                                                       \
         const float* a, const float* b, const float* bias, float* c, u32 m, u32 n, u32 k, u64 a_row, u64 a_column,       \
         u64 b_row, u64 b_column, u64 c_row, u32 adds, u32 activation, u32 splits) {                                      \
         __shared__ Room<W / TILE, W / TILE> room;                                                                        \
         product_of(room, a, b, bias, c, m, n, k, a_row, a_column, b_row, b_column, c_row, adds, activation, splits);     \
     }                                                                                                                    \
-    extern "C" __global__ void __launch_bounds__(256, 2) linear_gelu_##W(                                                \
+    extern "C" __global__ void __launch_bounds__(256) linear_gelu_##W(                                                   \
         const float* x, const float* w, const float* bias, float* z, float* y, u32 m, u32 n, u32 k, u32 by_tanh) {       \
         __shared__ Room<W / TILE, W / TILE> room;                                                                        \
         linear_gelu_of(room, x, w, bias, z, y, m, n, k, by_tanh);                                                        \

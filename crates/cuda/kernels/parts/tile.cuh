@@ -127,7 +127,7 @@ __device__ inline void each_result(
     Put put) {
     float(*out)[TILE + 4] = (float(*)[TILE + 4]) & room;
     u32 line = threadIdx.x / TILE, place = threadIdx.x % TILE;
-    // One part after another: sums of a large tile are more than there are registers for.
+    // One part after another, so that what is done with a result stands in the code once.
 #pragma unroll 1
     for (u32 part = 0; part < DOWN * RIGHT; part++) {
         __syncthreads();
