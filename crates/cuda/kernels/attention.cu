@@ -15,10 +15,6 @@
 const u32 SOME = 16;   // keys or queries that are in shared memory at once
 const u32 DIMS = 32;   // elements of a head that one thread has
 
-struct alignas(16) Four {
-    float v[4];
-};
-
 struct Shape {
     u32 time, heads, head;
     float scale;

@@ -30,3 +30,8 @@ enum { ACTIVATION_NONE = 0, ACTIVATION_RELU = 1 };
 __device__ inline float activate(float x, u32 activation) {
     return activation == ACTIVATION_RELU && x <= 0.0f ? 0.0f : x;
 }
+
+// Four numbers that are read, or written, at once.
+struct alignas(16) Four {
+    float v[4];
+};

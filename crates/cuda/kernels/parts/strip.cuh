@@ -6,7 +6,7 @@
 const u32 STRIP = 256;
 
 // The columns of a thread in a strip: the first of them, and how many there are from it on, to the end of the row.
-template <u32 N = 8>
+template <u32 N>
 struct Columns {
     u32 first, count;
     __device__ Columns(u32 strip, u32 width) {

@@ -13,11 +13,6 @@ const u32 TILE = 64;
 const u32 DEPTH = 16;
 const u32 K_BLOCK = 512;
 
-// Four neighbours are read at once.
-struct alignas(16) Four {
-    float v[4];
-};
-
 // The numbers of a step, which are read while those of the next are written: of 64 rows `DOWN` times and as many columns
 // `RIGHT` times.
 template <u32 DOWN, u32 RIGHT>
