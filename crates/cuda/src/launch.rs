@@ -266,11 +266,18 @@ impl KernelLaunch {
 pub unsafe trait Queue {
     /// Runs a kernel.
     fn launch(&self, launch: &KernelLaunch);
+
+    /// How many multiprocessors there are to run blocks at once. Bits never depend on it.
+    fn multiprocessors(&self) -> usize;
 }
 
 // SAFETY: the queue that it shares keeps the promise.
 unsafe impl<Q: Queue + ?Sized> Queue for std::sync::Arc<Q> {
     fn launch(&self, launch: &KernelLaunch) {
         (**self).launch(launch);
+    }
+
+    fn multiprocessors(&self) -> usize {
+        (**self).multiprocessors()
     }
 }

@@ -55,18 +55,28 @@ const LOSSES: &[Check] =
     &[losses::cross_entropy, losses::broken_rows, losses::squared_error, losses::same_bits, losses::arg_max];
 const POOLING: &[Check] = &[pooling::max_pool, pooling::avg_pool];
 const EMBEDDINGS: &[Check] = &[embedding::embedding, embedding::embedding_gradient, embedding::wrong_ids];
-const PRODUCTS: &[Check] =
-    &[product::product, product::strided_product, product::linear, product::linear_gelu];
-/// Tiles of 128.
-const LARGE_PRODUCTS: &[Check] =
-    &[product::large_product, product::large_and_long, product::large_linear_gelu];
+const PRODUCTS: &[Check] = &[
+    product::product,
+    product::product_in_tiles,
+    product::large_and_long,
+    product::strided_product,
+    product::linear,
+    product::linear_gelu,
+    product::linear_gelu_in_tiles,
+];
 const CONVOLUTIONS: &[Check] = &[
     conv::conv2d,
+    conv::conv2d_in_tiles,
     conv::conv2d_input_gradient,
+    conv::conv2d_input_gradient_in_tiles,
     conv::conv2d_weight_gradient,
+    conv::conv2d_weight_gradient_in_tiles,
     conv::conv3d,
+    conv::conv3d_in_tiles,
     conv::conv3d_input_gradient,
+    conv::conv3d_input_gradient_in_tiles,
     conv::conv3d_weight_gradient,
+    conv::conv3d_weight_gradient_in_tiles,
 ];
 const ATTENTION: &[Check] = &[
     attention::broken_key,
@@ -301,11 +311,6 @@ fn products_have_the_bits_of_the_cpu() {
 }
 
 #[test]
-fn large_products_have_the_bits_of_the_cpu() {
-    hold(LARGE_PRODUCTS);
-}
-
-#[test]
 fn convolutions_are_right() {
     hold(CONVOLUTIONS);
 }
@@ -418,7 +423,7 @@ fn watch(checks: &[&[Check]]) {
 fn threads_meet_at_barriers_only_and_ask_for_whole_sectors() {
     if has_turn(5) {
         watch(&[POINT_WISE, DROPOUT, UPDATES, SUMS, LAYER_NORM, BATCH_NORM, LOSSES, POOLING, EMBEDDINGS]);
-        watch(&[PRODUCTS, &[product::large_linear_gelu], CONVOLUTIONS, ATTENTION]);
+        watch(&[PRODUCTS, CONVOLUTIONS, ATTENTION]);
     }
 }
 

@@ -94,24 +94,38 @@ fn the_rule_finds_an_atomic_add_however_it_is_written() {
     assert!(forbidden("// an atomicAdd is not used\n").is_empty());
 }
 
-/// Lines that make kernels of several widths by one macro: `NAME(32)`.
-fn widths(text: &str) -> usize {
-    let calls = text.lines().filter_map(|line| line.strip_suffix(')')?.split_once('('));
-    calls
-        .filter(|(name, width)| name.bytes().all(|c| c.is_ascii_uppercase()) && width.parse::<u32>().is_ok())
-        .count()
+/// A text whose lines `NAME(32, 64)` are what the macro of that name makes of them.
+fn expanded(text: &str) -> String {
+    let macros: Vec<(&str, Vec<&str>, &str)> = text
+        .split("#define ")
+        .skip(1)
+        .filter_map(|rest| {
+            let (name, rest) = rest.split_once('(')?;
+            let (words, rest) = rest.split_once(')')?;
+            Some((name, words.split(", ").collect(), rest.split("\n\n").next()?))
+        })
+        .collect();
+    let made = |line: &str| {
+        let (name, values) = line.strip_suffix(')')?.split_once('(')?;
+        let (_, words, body) = macros.iter().find(|(known, ..)| *known == name)?;
+        let put = |body: String, (word, value): (&&str, &str)| {
+            let body = body.replace(&format!("##{word}##"), value).replace(&format!("##{word}"), value);
+            body.replace(&format!("{word}##"), value)
+        };
+        Some(words.iter().zip(values.split(", ")).fold((*body).to_owned(), put))
+    };
+    // What a macro is made of is no kernel.
+    let plain = macros.iter().fold(text.to_owned(), |text, (.., body)| text.replacen(body, "", 1));
+    plain.lines().map(|line| made(line).unwrap_or_else(|| line.to_owned()) + "\n").collect()
 }
 
 /// How a kernel's name stands in its file: that of a kernel of several kinds of numbers without the kind, which `NAME` puts there.
-fn spelled(kernel: &Kernel, widths: usize) -> String {
-    let name = match widths {
-        1 => kernel.name.to_owned(),
-        _ => format!("{}##W", kernel.name.trim_end_matches(|c: char| c.is_ascii_digit())),
-    };
+fn spelled(kernel: &Kernel) -> String {
     let kinds = kernel.file.parts.iter().filter_map(|part| part.name.strip_suffix(".cuh"));
-    match kinds.filter(|kind| ["bf16", "f16", "f32"].contains(kind)).find_map(|kind| name.split_once(kind)) {
+    let split = |kind: &str| kernel.name.split_once(kind);
+    match kinds.filter(|kind| ["bf16", "f16", "f32"].contains(kind)).find_map(split) {
         Some((before, after)) => format!("NAME({before}, {after})("),
-        None => format!("{name}("),
+        None => format!("{}(", kernel.name),
     }
 }
 
@@ -131,15 +145,14 @@ fn every_file_is_in_the_table_with_all_of_its_kernels() {
     let used = FILES.iter().flat_map(|file| file.parts).map(|part| part.name.to_owned()).collect();
     assert_eq!(names(&folder.join("parts"), ".cuh"), used);
     for file in FILES {
-        // Kernels of several widths are made by one macro.
-        let written = file.text.matches("extern \"C\" __global__ void __launch_bounds__(").count();
-        let widths = widths(file.text).max(1);
-        assert_eq!(written * widths, file.kernels().count(), "{}", file.name);
+        let text = expanded(file.text);
+        let written = text.matches("extern \"C\" __global__ void __launch_bounds__(").count();
+        assert_eq!(written, file.kernels().count(), "{}", file.name);
         for kernel in file.kernels() {
             // Some say how many blocks a multiprocessor has to have room for.
             let bounds =
-                |blocks| format!("__launch_bounds__({}{blocks}) {}", kernel.threads, spelled(kernel, widths));
-            let has = |blocks| file.text.contains(&bounds(blocks));
+                |blocks| format!("__launch_bounds__({}{blocks}) {}", kernel.threads, spelled(kernel));
+            let has = |blocks| text.contains(&bounds(blocks));
             assert!(has("") || has(", 2"), "{} has no {}", file.name, bounds(""));
         }
     }

@@ -31,8 +31,6 @@ struct Axes {
     __device__ Axes operator-(u32 b) const { return {outer - b, last - b}; }
     __device__ Axes operator*(const Axes& b) const { return {outer * b.outer, last * b.last}; }
     __device__ Axes operator/(const Axes& b) const { return {outer / b.outer, last / b.last}; }
-    // Zero if a place is a whole number of such steps from the first.
-    __device__ u32 rest(const Axes& steps) const { return outer.rest(steps.outer) | last % steps.last; }
 };
 
 template <>
@@ -56,7 +54,6 @@ struct Axes<1> {
     __device__ Axes operator-(u32 b) const { return {last - b}; }
     __device__ Axes operator*(const Axes& b) const { return {last * b.last}; }
     __device__ Axes operator/(const Axes& b) const { return {last / b.last}; }
-    __device__ u32 rest(const Axes& steps) const { return last % steps.last; }
 };
 
 // A place of one of many boxes: where a thread is in K. It goes on without a division.
@@ -94,54 +91,73 @@ __device__ inline Stored element(const Stored* at, bool wanted) {
     return v;
 }
 
-// A matrix with contiguous rows, `along` elements each, zero from row `rows` on.
+// A matrix with contiguous rows, `along` elements each.
 struct RowMajor {
+    typedef u32 Where;
     typedef u32 Term;
-    struct Line {
-        const Stored* start;
-    };
+    typedef const Stored* Line;
     const Stored* x;
     u32 rows, along;
-    static constexpr bool along_k = true;
-    __device__ Line line(u32 row) const { return Line{row < rows ? x + (u64)row * along : nullptr}; }
-    __device__ Term term(u32 k) const { return k; }
-    __device__ void go(Term& term, Term step) const { term += step; }
-    __device__ Stored at(const Line& line, Term k, bool wanted) const {
-        return element(line.start + k, wanted & (line.start != 0));
+    static constexpr bool along_k = true, shared = false;
+    __device__ Line line(u32 row) const { return kept(rows, x + (u64)least(row, rows - 1) * along); }
+    __device__ Where where(u32 k) const { return k; }
+    __device__ void go(Where& where, Where step) const { where += step; }
+    __device__ Term term(Where where) const { return where; }
+    __device__ Stored at(Line line, Term term, bool wanted) const { return element(line + term, wanted); }
+};
+
+// What an element of a window adds to its corner: to where that lies, and to its place.
+template <u32 N, class Offset>
+struct alignas(16) Inside {
+    Offset offset;
+    Axes<N> place;
+};
+
+// The corner of a window, which may lie outside of its box.
+template <u32 N>
+struct Corner {
+    const Stored* start;
+    Axes<N> place;
+
+    __device__ static Corner of(const Stored* box, const Axes<N>& size, const Axes<N>& place) {
+        return {kept(size.last, box + (int)size.index(place)), place};
+    }
+
+    template <class Term>
+    __device__ Stored at(const Term& term, const Axes<N>& size, bool wanted) const {
+        return element(start + term.offset, wanted & size.has(place + term.place));
     }
 };
 
 // A patch matrix: a column is a cell of an image, K is channel, then place in the kernel.
 template <u32 N>
 struct Patches {
-    typedef Numbered<N> Term;
-    struct Line {
-        u32 image;
-        Axes<N> corner;
-    };
+    typedef Numbered<N> Where;
+    typedef Inside<N, u32> Term;
+    typedef Corner<N> Line;
     Conv<N> shape;
     const Stored* x;
-    static constexpr bool along_k = false;
+    static constexpr bool along_k = false, shared = true;
     __device__ Line line(u32 index) const {
-        Numbered<N> cell(index, shape.out);
-        return Line{cell.number, cell.place * shape.stride - shape.padding};
+        Numbered<N> cell(least(index, shape.images * shape.out_area() - 1), shape.out);
+        const Stored* image = x + (u64)cell.number * shape.channels * shape.area();
+        return Line::of(image, shape.size, cell.place * shape.stride - shape.padding);
     }
-    __device__ Term term(u32 k) const { return Term(k, shape.kernel); }
-    __device__ void go(Term& term, const Term& step) const { term.go(step, shape.kernel); }
-    __device__ Stored at(const Line& line, const Term& term, bool wanted) const {
-        Axes<N> place = line.corner + term.place;
-        u64 at = shape.size.element(line.image * shape.channels + term.number, place);
-        return element(x + at, wanted & (line.image < shape.images) & shape.size.has(place));
+    __device__ Where where(u32 k) const { return Where(k, shape.kernel); }
+    __device__ void go(Where& where, const Where& step) const { where.go(step, shape.kernel); }
+    __device__ Term term(const Where& where) const {
+        return {where.number * shape.area() + shape.size.index(where.place), where.place};
     }
+    __device__ Stored at(const Line& line, const Term& term, bool wanted) const { return line.at(term, shape.size, wanted); }
 };
 
-template <u32 N>
+template <u32 N, class Tile>
 __device__ inline void convolve(
-    TileRoom& room, const Stored* x, const Stored* w, const float* bias, Stored* y, const Conv<N>& shape, u32 activation) {
+    Tile& room, const Stored* x, const Stored* w, const float* bias, Stored* y, const Conv<N>& shape, u32 activation) {
     u32 cells = shape.images * shape.out_area(), area = shape.out_area();
-    u32 across = parts_of(cells, TILE);
-    u32 row = blockIdx.x / across * TILE, column = blockIdx.x % across * TILE;
-    TileSums total;
+    u32 across = parts_of(cells, Tile::COLUMNS);
+    u32 row = blockIdx.x / across * Tile::ROWS, column = blockIdx.x % across * Tile::COLUMNS;
+    typename Tile::Sums total;
     RowMajor kernels = {w, shape.outputs, shape.terms()};
     Patches<N> patches = {shape, x};
     tile_product(room, kernels, patches, row, column, 0, shape.terms(), total);
@@ -156,68 +172,76 @@ __device__ inline void convolve(
 // The kernels of one input channel, turned: their last place comes first.
 template <u32 N>
 struct TurnedKernels {
-    typedef Numbered<1> Term;
-    struct Line {
-        u32 channel;
-    };
+    typedef Numbered<1> Where;
+    typedef u32 Term;
+    typedef const Stored* Line;
     Conv<N> shape;
     const Stored* w;
-    static constexpr bool along_k = false;
-    __device__ Line line(u32 channel) const { return Line{channel}; }
-    __device__ Term term(u32 k) const { return Term(k, {shape.window()}); }
-    __device__ void go(Term& term, const Term& step) const { term.go(step, {shape.window()}); }
-    __device__ Stored at(const Line& line, const Term& term, bool wanted) const {
-        u32 place = shape.window() - 1 - term.place.last;
-        u64 at = (u64)(term.number * shape.channels + line.channel) * shape.window() + place;
-        return element(w + at, wanted & (line.channel < shape.channels));
+    static constexpr bool along_k = false, shared = true;
+    __device__ Line line(u32 channel) const {
+        return kept(shape.channels, w + least(channel, shape.channels - 1) * shape.window());
     }
+    __device__ Where where(u32 k) const { return Where(k, {shape.window()}); }
+    __device__ void go(Where& where, const Where& step) const { where.go(step, {shape.window()}); }
+    __device__ Term term(const Where& where) const {
+        return where.number * shape.terms() + shape.window() - 1 - where.place.last;
+    }
+    __device__ Stored at(Line line, Term term, bool wanted) const { return element(line + term, wanted); }
 };
 
 // The gradients of outputs that used an element: a column is an element of an image, K is output channel, then place in the
-// turned kernel. `DENSE` of windows that are one apart.
-template <u32 N, bool DENSE>
+// turned kernel.
+//
+// An element at `e` and a place `p` of the turned kernel, both from the corner of the windows that there would be if they were one
+// apart, belong to the window (e + p) / stride, if that is whole. So e counts as the next window's corner, `rest` places back, and
+// they do where p has the same rest, and no other number has to be divided.
+template <u32 N>
 struct Users {
-    typedef Numbered<N> Term;
+    typedef Numbered<N> Where;
+    struct alignas(16) Term {
+        u32 offset;
+        Axes<N> place;
+        u32 rest;
+    };
     struct Line {
-        u32 image;
-        Axes<N> corner;
+        Corner<N> corner;
+        u32 rest;
     };
     Conv<N> shape;
     const Stored* dy;
-    static constexpr bool along_k = false;
+    static constexpr bool along_k = false, shared = true;
     __device__ Line line(u32 index) const {
-        Numbered<N> element(index, shape.size);
-        return Line{element.number, element.place + shape.padding - (shape.kernel - 1)};
+        Numbered<N> element(least(index, shape.images * shape.area() - 1), shape.size);
+        const Stored* image = dy + (u64)element.number * shape.outputs * shape.out_area();
+        // Some windows further on, so that nothing is divided that is negative.
+        Axes<N> stride = shape.stride, before = shape.kernel - 1, more = (before + (stride - 1)) / stride;
+        Axes<N> place = element.place + shape.padding + (more * stride - before), next = (place + (stride - 1)) / stride;
+        return {Corner<N>::of(image, shape.out, next - more), stride.index(next * stride - place)};
     }
-    __device__ Term term(u32 k) const { return Term(k, shape.kernel); }
-    __device__ void go(Term& term, const Term& step) const { term.go(step, shape.kernel); }
+    __device__ Where where(u32 k) const { return Where(k, shape.kernel); }
+    __device__ void go(Where& where, const Where& step) const { where.go(step, shape.kernel); }
+    __device__ Term term(const Where& where) const {
+        Axes<N> window = where.place / shape.stride;
+        u32 rest = shape.stride.index(where.place - window * shape.stride);
+        return {where.number * shape.out_area() + shape.out.index(window), window, rest};
+    }
     __device__ Stored at(const Line& line, const Term& term, bool wanted) const {
-        // Before the first window the place wraps, and the quotient is beyond the last.
-        Axes<N> place = line.corner + term.place;
-        if (!DENSE) {
-            wanted &= place.rest(shape.stride) == 0;
-            place = place / shape.stride;
-        }
-        u64 at = shape.out.element(line.image * shape.outputs + term.number, place);
-        return element(dy + at, wanted & (line.image < shape.images) & shape.out.has(place));
+        return line.corner.at(term, shape.out, wanted & (line.rest == term.rest));
     }
 };
 
 // Where `x` is there, it is what a ReLU gave to be convolved, and what that does to the gradient is done too.
-template <u32 N>
+template <u32 N, class Tile>
 __device__ inline void input_gradient(
-    TileRoom& room, const Stored* w, const Stored* dy, const Stored* x, Stored* dx, const Conv<N>& shape) {
+    Tile& room, const Stored* w, const Stored* dy, const Stored* x, Stored* dx, const Conv<N>& shape) {
     u32 elements = shape.images * shape.area(), area = shape.area();
-    u32 across = parts_of(elements, TILE);
-    u32 row = blockIdx.x / across * TILE, column = blockIdx.x % across * TILE;
-    TileSums total;
+    u32 across = parts_of(elements, Tile::COLUMNS);
+    u32 row = blockIdx.x / across * Tile::ROWS, column = blockIdx.x % across * Tile::COLUMNS;
+    typename Tile::Sums total;
     TurnedKernels<N> kernels = {shape, w};
     u32 depth = shape.outputs * shape.window();
-    if (shape.stride.box() == 1) {
-        tile_product(room, kernels, Users<N, true>{shape, dy}, row, column, 0, depth, total);
-    } else {
-        tile_product(room, kernels, Users<N, false>{shape, dy}, row, column, 0, depth, total);
-    }
+    Users<N> users = {shape, dy};
+    tile_product(room, kernels, users, row, column, 0, depth, total);
     auto place_of = [&](u32 element) { return (u64)(element / area) * shape.channels * area + element % area; };
     auto convolved = [&](u32 channel, u64 place) { return element(x + place + (u64)channel * area, x != 0); };
     auto put = [&](u32 channel, u64 place, float sum, Stored own) {
@@ -229,56 +253,55 @@ __device__ inline void input_gradient(
 // dy of one output channel: K is the cells of all images.
 template <u32 N>
 struct Outputs {
-    typedef Numbered<1> Term;
-    struct Line {
-        u32 output;
-    };
+    typedef Numbered<1> Where;
+    typedef u64 Term;
+    typedef const Stored* Line;
     Conv<N> shape;
     const Stored* dy;
-    static constexpr bool along_k = true;
-    __device__ Line line(u32 output) const { return Line{output}; }
-    __device__ Term term(u32 cell) const { return Term(cell, {shape.out_area()}); }
-    __device__ void go(Term& term, const Term& step) const { term.go(step, {shape.out_area()}); }
-    __device__ Stored at(const Line& line, const Term& term, bool wanted) const {
-        u64 at = (u64)(term.number * shape.outputs + line.output) * shape.out_area() + term.place.last;
-        return element(dy + at, wanted & (line.output < shape.outputs));
+    static constexpr bool along_k = true, shared = false;
+    __device__ Line line(u32 output) const {
+        return kept(shape.outputs, dy + (u64)least(output, shape.outputs - 1) * shape.out_area());
     }
+    __device__ Where where(u32 cell) const { return Where(cell, {shape.out_area()}); }
+    __device__ void go(Where& where, const Where& step) const { where.go(step, {shape.out_area()}); }
+    __device__ Term term(const Where& where) const {
+        return (u64)where.number * shape.outputs * shape.out_area() + where.place.last;
+    }
+    __device__ Stored at(Line line, Term term, bool wanted) const { return element(line + term, wanted); }
 };
 
 // The elements that one place of a kernel meets: K is the cells of all images.
 template <u32 N>
 struct Met {
-    typedef Numbered<N> Term;
-    struct Line {
-        u32 channel;
-        Axes<N> first;
-    };
+    typedef Numbered<N> Where;
+    typedef Inside<N, u64> Term;
+    typedef Corner<N> Line;
     Conv<N> shape;
     const Stored* x;
-    static constexpr bool along_k = true;
+    static constexpr bool along_k = true, shared = false;
     __device__ Line line(u32 index) const {
-        Numbered<N> place(index, shape.kernel);
-        return Line{place.number, place.place - shape.padding};
+        Numbered<N> place(least(index, shape.terms() - 1), shape.kernel);
+        return Line::of(x + (u64)place.number * shape.area(), shape.size, place.place - shape.padding);
     }
-    __device__ Term term(u32 cell) const { return Term(cell, shape.out); }
-    __device__ void go(Term& term, const Term& step) const { term.go(step, shape.out); }
-    __device__ Stored at(const Line& line, const Term& term, bool wanted) const {
-        Axes<N> place = line.first + term.place * shape.stride;
-        u64 at = shape.size.element(term.number * shape.channels + line.channel, place);
-        return element(x + at, wanted & (line.channel < shape.channels) & shape.size.has(place));
+    __device__ Where where(u32 cell) const { return Where(cell, shape.out); }
+    __device__ void go(Where& where, const Where& step) const { where.go(step, shape.out); }
+    __device__ Term term(const Where& where) const {
+        Axes<N> place = where.place * shape.stride;
+        return {(u64)where.number * shape.channels * shape.area() + shape.size.index(place), place};
     }
+    __device__ Stored at(const Line& line, const Term& term, bool wanted) const { return line.at(term, shape.size, wanted); }
 };
 
-template <u32 N>
+template <u32 N, class Tile>
 __device__ inline void weight_gradient(
-    TileRoom& room, const Stored* x, const Stored* dy, float* parts, const Conv<N>& shape, u32 splits) {
+    Tile& room, const Stored* x, const Stored* dy, float* parts, const Conv<N>& shape, u32 splits) {
     u32 cells = shape.images * shape.out_area();
     u32 each = parts_of(parts_of(cells, splits), DEPTH) * DEPTH;
-    u32 down = parts_of(shape.outputs, TILE), across = parts_of(shape.terms(), TILE);
+    u32 down = parts_of(shape.outputs, Tile::ROWS), across = parts_of(shape.terms(), Tile::COLUMNS);
     u32 split = blockIdx.x / (down * across), tile = blockIdx.x % (down * across);
-    u32 row = tile / across * TILE, column = tile % across * TILE;
+    u32 row = tile / across * Tile::ROWS, column = tile % across * Tile::COLUMNS;
     u32 from = least(cells, split * each), to = least(cells, from + each);
-    TileSums total;
+    typename Tile::Sums total;
     Outputs<N> outputs = {shape, dy};
     Met<N> met = {shape, x};
     tile_product(room, outputs, met, row, column, from, to, total);

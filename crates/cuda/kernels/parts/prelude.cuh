@@ -31,6 +31,13 @@ __device__ inline float activate(float x, u32 activation) {
     return activation == ACTIVATION_RELU && x <= 0.0f ? 0.0f : x;
 }
 
+// A pointer to where something begins of which there are `many`, at least one. Compilers that know from which argument a pointer
+// comes add it up anew for each number that is read from there; one that may be null they keep.
+template <class T>
+__device__ inline const T* kept(u32 many, const T* start) {
+    return many ? start : nullptr;
+}
+
 // Four numbers that are read, or written, at once.
 struct alignas(16) Four {
     float v[4];

@@ -12,14 +12,22 @@ const u32 TILE_PITCH = DEPTH + 8;
 // How far a thread's turns of fetching are apart in K, where neighbours in K are none in memory.
 const u32 APART = 4;
 
-// Lines of K.
-struct alignas(16) TileRoom {
-    u16 a[TILE * TILE_PITCH];
-    u16 b[TILE * TILE_PITCH];
+// Room for a term.
+struct alignas(16) Shared {
+    u32 words[8];
 };
 
-// What a thread has of a tile: of each product of 16 x 8 in its warp's quarter two rows and two columns.
-typedef float TileSums[2][4][4];
+// Lines of K.
+struct alignas(16) TileRoom {
+    static constexpr u32 ROWS = TILE, COLUMNS = TILE;
+    // What a thread has of a tile: of each product of 16 x 8 in its warp's quarter two rows and two columns.
+    typedef float Sums[2][4][4];
+
+    u16 a[TILE * TILE_PITCH];
+    u16 b[TILE * TILE_PITCH];
+    // The terms of the next step, of operands that share them.
+    Shared a_terms[DEPTH], b_terms[DEPTH];
+};
 
 // Which of the tile's lines and pairs of K a thread fetches in turn `i` of eight: neighbours in memory go to neighbours in
 // a warp.
@@ -31,18 +39,28 @@ struct Fetch {
     }
 };
 
-// Where a thread is in K: a pair, and how far it goes.
+// Where a thread is in K: at its own pair, which goes on with the steps, or among the places whose terms all threads are told.
 template <class Operand>
-struct Pair {
-    typename Operand::Term low, high, step;
+struct Places {
+    typedef typename Operand::Term Term;
+    static_assert(Operand::along_k != Operand::shared && sizeof(Shared) >= sizeof(Term) * Operand::shared, "one or the other");
+    typename Operand::Where first, second, step;
 
-    __device__ Pair(const Operand& x, u32 from)
-        : low(x.term(from + Fetch(x.along_k, 0).k)), high(x.term(from + Fetch(x.along_k, 0).k + 1)),
-          step(x.term(x.along_k ? DEPTH : APART)) {}
+    __device__ Places(const Operand& x, u32 from)
+        : first(x.where(from + (x.shared ? threadIdx.x % DEPTH : Fetch(true, 0).k))),
+          second(x.where(from + Fetch(true, 0).k + 1)), step(x.where(DEPTH)) {}
 
     __device__ void go(const Operand& x) {
-        x.go(low, step);
-        x.go(high, step);
+        x.go(first, step);
+        if (!x.shared) x.go(second, step);
+    }
+
+    // Tells all threads the terms of the next step.
+    __device__ void tell(const Operand& x, Shared (&terms)[DEPTH]) {
+        if (x.shared && threadIdx.x < DEPTH) {
+            *(Term*)&terms[threadIdx.x] = x.term(first);
+            go(x);
+        }
     }
 };
 
@@ -52,14 +70,23 @@ struct Fetched {
 
     template <class Operand>
     __device__ void take(
-        const Operand& x, const typename Operand::Line (&lines)[8], Pair<Operand>& pair, u32 depth) {
+        const Operand& x, const typename Operand::Line (&lines)[8], Places<Operand>& places,
+        const Shared (&terms)[DEPTH], u32 depth) {
+        typename Operand::Term low, high;
+        if (!x.shared) {
+            low = x.term(places.first);
+            high = x.term(places.second);
+            places.go(x);
+        }
 #pragma unroll
         for (u32 i = 0; i < 8; i++) {
             u32 k = Fetch(x.along_k, i).k;
-            Stored low = x.at(lines[i], pair.low, k < depth), high = x.at(lines[i], pair.high, k + 1 < depth);
-            pairs[i] = low.bits | (u32)high.bits << 16;
-            // Eight turns are a step.
-            if (!x.along_k || i == 7) pair.go(x);
+            if (x.shared) {
+                low = *(const typename Operand::Term*)&terms[k];
+                high = *(const typename Operand::Term*)&terms[k + 1];
+            }
+            Stored first = x.at(lines[i], low, k < depth), second = x.at(lines[i], high, k + 1 < depth);
+            pairs[i] = first.bits | (u32)second.bits << 16;
         }
     }
 
@@ -75,11 +102,11 @@ struct Fetched {
 // The sums over `from <= k < to` of the tile at (`row`, `column`).
 template <class A, class B>
 __device__ inline void tile_product(
-    TileRoom& room, const A& a, const B& b, u32 row, u32 column, u32 from, u32 to, TileSums& total) {
+    TileRoom& room, const A& a, const B& b, u32 row, u32 column, u32 from, u32 to, TileRoom::Sums& total) {
     typename A::Line rows[8];
     typename B::Line columns[8];
-    Pair<A> down_k(a, from);
-    Pair<B> along_k(b, from);
+    Places<A> a_places(a, from);
+    Places<B> b_places(b, from);
     u32 down = threadIdx.x / 64 * 32, right = threadIdx.x / 32 % 2 * 32;
 #pragma unroll
     for (u32 i = 0; i < 8; i++) {
@@ -91,14 +118,21 @@ __device__ inline void tile_product(
     // What comes next is on its way while what is there is computed.
     Fetched next_a = {}, next_b = {};
     auto fetch = [&](u32 depth) {
-        next_a.take(a, rows, down_k, depth);
-        next_b.take(b, columns, along_k, depth);
+        next_a.take(a, rows, a_places, room.a_terms, depth);
+        next_b.take(b, columns, b_places, room.b_terms, depth);
     };
+    auto tell = [&]() {
+        a_places.tell(a, room.a_terms);
+        b_places.tell(b, room.b_terms);
+        __syncthreads();
+    };
+    tell();
     fetch(to - from);
+    __syncthreads();
     for (u32 start = from; start < to; start += DEPTH) {
         next_a.put(room.a, a.along_k);
         next_b.put(room.b, b.along_k);
-        __syncthreads();
+        tell();
         if (to - start > DEPTH) fetch(to - start - DEPTH);
 #pragma unroll
         for (u32 k = 0; k < DEPTH; k += 16) {
@@ -124,7 +158,7 @@ __device__ inline void tile_product(
 // to neighbours: with what `of` says of their column, and what `with(row, of)` has loaded for each of 16 before the first is put.
 template <class Of, class With, class Put>
 __device__ inline void each_result(
-    TileRoom& room, const TileSums& total, u32 row, u32 rows, u32 column, u32 columns, Of of, With with, Put put) {
+    TileRoom& room, const TileRoom::Sums& total, u32 row, u32 rows, u32 column, u32 columns, Of of, With with, Put put) {
     float(*out)[TILE + 8] = (float(*)[TILE + 8]) & room;
     u32 line = threadIdx.x / TILE, place = threadIdx.x % TILE;
     u32 down = threadIdx.x / 64 * 16, right = threadIdx.x / 32 % 2 * 32;

@@ -1,33 +1,51 @@
-// The core of every matrix product in f32: a tile of results by a block of 256 threads, which are 16 down and 16 across. Each has
-// 4 x 4 results of every 64 x 64 of the tile.
+// The core of every matrix product in f32: a tile of results by a block of 256 threads.
 //
 // Order: each result is a sum over K in blocks of 512 from the start of the range, each block from zero in order by fused
 // multiply-add, blocks added in order: as the CPU device has it, so a product has the CPU's bits. The tile does not matter to them.
 //
-// An operand is a type with `Line line(index)` (what belongs to a row of A or a column of B, worked out once), `Term term(k)`
-// (what belongs to a place in K), `go(term, step)` (as far on as `step`, a term, is from the first), `at(line, term, wanted)`
-// and `bool along_k` (whether neighbours in K are neighbours in memory). Lines beyond the matrix have to give zeros; K stays
-// in its range. This file does not know what the operands are.
+// An operand is a type with `Line line(index)` (what belongs to a row of A or a column of B, worked out once), `Where where(k)` (a
+// place in K), `go(where, step)` (as far on as `step`, a place, is from the first), `Term term(where)` (what belongs to it),
+// `at(line, term, wanted)`, `bool along_k` (whether neighbours in K are neighbours in memory) and, where they are none, `bool
+// shared` (whether a term is worth to be worked out once for all threads; it has 32 bytes at most). Lines beyond the matrix may
+// give any numbers of it: nobody wants their results. K stays in its range. This file does not know what the operands are.
 
-const u32 TILE = 64;
 const u32 DEPTH = 16;
 const u32 K_BLOCK = 512;
 
-// The numbers of a step, which are read while those of the next are written: of 64 rows `DOWN` times and as many columns
-// `RIGHT` times.
-template <u32 DOWN, u32 RIGHT>
-struct alignas(16) Room {
-    float a[2][DEPTH][TILE * DOWN + 4];
-    float b[2][DEPTH][TILE * RIGHT + 4];
+// Results of a tile that are neighbours, or numbers for them.
+template <u32 N>
+struct alignas(4 * N) Piece {
+    float v[N];
 };
-typedef Room<1, 1> TileRoom;
 
-// What a thread has of a tile: rows t / 16 * 4 and columns t % 16 * 4, and on from those of each 64.
-template <u32 DOWN, u32 RIGHT>
-struct Sums {
-    float of[4 * DOWN][4 * RIGHT];
+// Room for a term.
+struct alignas(16) Shared {
+    u32 words[8];
 };
-typedef Sums<1, 1> TileSums;
+
+// A tile of `H` x `W` results, and the numbers of a step, which are read while those of the next are written.
+template <u32 H, u32 W>
+struct alignas(16) Room {
+    static constexpr u32 ROWS = H, COLUMNS = W;
+    // Threads that are neighbours in a row, and in a column. A flat tile has more of them in a row.
+    static constexpr u32 ACROSS = W > 4 * H ? 32 : 16, DOWN = 256 / ACROSS;
+    // What a thread has of a tile: pieces of `TALL` x `WIDE` results. Those of all threads together are a part of the tile.
+    static constexpr u32 TALL = H < 4 * DOWN ? H / DOWN : 4, WIDE = W < 4 * ACROSS ? W / ACROSS : 4;
+    static constexpr u32 PART_ROWS = TALL * DOWN, PART_COLUMNS = WIDE * ACROSS, RIGHT = W / PART_COLUMNS;
+    static constexpr u32 PARTS = H / PART_ROWS * RIGHT;
+    struct Sums {
+        float of[H / DOWN][W / ACROSS];
+    };
+
+    float a[2][DEPTH][H + 4];
+    float b[2][DEPTH][W + 4];
+    // The terms of the next step, of operands that share them.
+    Shared a_terms[2][DEPTH], b_terms[2][DEPTH];
+
+    // Where a thread's pieces lie in each part.
+    __device__ static u32 row() { return threadIdx.x / ACROSS * TALL; }
+    __device__ static u32 column() { return threadIdx.x % ACROSS * WIDE; }
+};
 
 // The numbers of an operand that a thread fetches for a step, while the step before is computed. Of a warp 8 numbers of K of 4 lines
 // are neighbours in memory, or 32 lines; in shared memory no two of them are in one bank.
@@ -35,25 +53,45 @@ template <class Operand, u32 LINES>
 struct Fetched {
     static constexpr u32 TURNS = LINES * DEPTH / 256, OWN = Operand::along_k ? LINES / 32 : 1;
     static constexpr u32 APART = Operand::along_k ? 8 : 256 / LINES;
+    static constexpr bool SHARED = Operand::shared;
+    static_assert(!SHARED || (!Operand::along_k && sizeof(typename Operand::Term) <= sizeof(Shared)), "all threads see a term");
     typename Operand::Line lines[OWN];
-    typename Operand::Term term, step;
+    typename Operand::Where where, step;
     float numbers[TURNS];
 
     // The line of the tile and the K of a step that belong to a turn.
     __device__ static u32 line(u32 i) { return Operand::along_k ? threadIdx.x / 8 + 32 * (i % OWN) : threadIdx.x % LINES; }
     __device__ static u32 k(u32 i) { return (Operand::along_k ? threadIdx.x % 8 : threadIdx.x / LINES) + APART * (i / OWN); }
 
-    __device__ Fetched(const Operand& x, u32 first, u32 from) : term(x.term(from + k(0))), step(x.term(APART)) {
+    __device__ Fetched(const Operand& x, u32 first, u32 from)
+        : where(x.where(from + (SHARED ? threadIdx.x % DEPTH : k(0)))), step(x.where(SHARED ? DEPTH : APART)) {
 #pragma unroll
         for (u32 i = 0; i < OWN; i++) lines[i] = x.line(first + line(i));
     }
 
-    // Those of the next step, of which `depth` are left.
-    __device__ void take(const Operand& x, u32 depth) {
+    // Tells all threads the terms of the next step.
+    __device__ void tell(const Operand& x, Shared (&terms)[DEPTH]) {
+        if (SHARED && threadIdx.x < DEPTH) {
+            *(typename Operand::Term*)&terms[threadIdx.x] = x.term(where);
+            x.go(where, step);
+        }
+    }
+
+    // The numbers of the next step, of which `depth` are left.
+    __device__ void take(const Operand& x, const Shared (&terms)[DEPTH], u32 depth) {
+        if (depth >= DEPTH) fetch<true>(x, terms, depth);
+        else fetch<false>(x, terms, depth);
+    }
+
+    template <bool ALL>
+    __device__ void fetch(const Operand& x, const Shared (&terms)[DEPTH], u32 depth) {
+        typename Operand::Term term;
 #pragma unroll
         for (u32 i = 0; i < TURNS; i++) {
-            numbers[i] = x.at(lines[i % OWN], term, k(i) < depth);
-            if (i % OWN == OWN - 1) x.go(term, step);
+            if (SHARED) term = *(const typename Operand::Term*)&terms[k(i)];
+            else if (i % OWN == 0) term = x.term(where);
+            numbers[i] = x.at(lines[i % OWN], term, ALL || k(i) < depth);
+            if (!SHARED && i % OWN == OWN - 1) x.go(where, step);
         }
     }
 
@@ -63,40 +101,51 @@ struct Fetched {
     }
 };
 
-template <u32 DOWN, u32 RIGHT>
-__device__ inline void tile_step(const Room<DOWN, RIGHT>& room, u32 stage, u32 k, Sums<DOWN, RIGHT>& block) {
-    Four a[DOWN], b[RIGHT];
+template <class Tile>
+__device__ inline void tile_step(const Tile& room, u32 stage, u32 k, typename Tile::Sums& block) {
+    const u32 TALL = Tile::TALL, WIDE = Tile::WIDE, DOWN = Tile::ROWS / Tile::PART_ROWS, RIGHT = Tile::RIGHT;
+    Piece<TALL> a[DOWN];
+    Piece<WIDE> b[RIGHT];
 #pragma unroll
-    for (u32 i = 0; i < DOWN; i++) a[i] = *(const Four*)&room.a[stage][k][TILE * i + threadIdx.x / 16 * 4];
+    for (u32 i = 0; i < DOWN; i++) a[i] = *(const Piece<TALL>*)&room.a[stage][k][Tile::PART_ROWS * i + room.row()];
 #pragma unroll
-    for (u32 i = 0; i < RIGHT; i++) b[i] = *(const Four*)&room.b[stage][k][TILE * i + threadIdx.x % 16 * 4];
+    for (u32 i = 0; i < RIGHT; i++) b[i] = *(const Piece<WIDE>*)&room.b[stage][k][Tile::PART_COLUMNS * i + room.column()];
 #pragma unroll
-    for (u32 r = 0; r < 4 * DOWN; r++) {
+    for (u32 r = 0; r < TALL * DOWN; r++) {
 #pragma unroll
-        for (u32 c = 0; c < 4 * RIGHT; c++) block.of[r][c] = fmaf(a[r / 4].v[r % 4], b[c / 4].v[c % 4], block.of[r][c]);
+        for (u32 c = 0; c < WIDE * RIGHT; c++) {
+            block.of[r][c] = fmaf(a[r / TALL].v[r % TALL], b[c / WIDE].v[c % WIDE], block.of[r][c]);
+        }
     }
 }
 
 // The sums over `from <= k < to` of the tile at (`row`, `column`).
-template <u32 DOWN, u32 RIGHT, class A, class B>
+template <class Tile, class A, class B>
 __device__ inline void tile_product(
-    Room<DOWN, RIGHT>& room, const A& a, const B& b, u32 row, u32 column, u32 from, u32 to, Sums<DOWN, RIGHT>& total) {
-    Fetched<A, TILE * DOWN> left(a, row, from);
-    Fetched<B, TILE * RIGHT> right(b, column, from);
+    Tile& room, const A& a, const B& b, u32 row, u32 column, u32 from, u32 to, typename Tile::Sums& total) {
+    typedef typename Tile::Sums Sums;
+    const u32 WIDTH = Tile::COLUMNS / Tile::ACROSS;
+    Fetched<A, Tile::ROWS> left(a, row, from);
+    Fetched<B, Tile::COLUMNS> right(b, column, from);
     total = {};
-    left.take(a, to - from);
-    right.take(b, to - from);
+    left.tell(a, room.a_terms[0]);
+    right.tell(b, room.b_terms[0]);
+    if (A::shared || B::shared) __syncthreads();
+    left.take(a, room.a_terms[0], to - from);
+    right.take(b, room.b_terms[0], to - from);
     u32 stage = 0;
     for (u32 first = from; first < to; first += K_BLOCK) {
-        Sums<DOWN, RIGHT> block = {};
+        Sums block = {};
         u32 end = least(to, first + K_BLOCK);
         for (u32 start = first; start < end; start += DEPTH, stage ^= 1) {
             left.put(room.a[stage]);
             right.put(room.b[stage]);
+            left.tell(a, room.a_terms[stage ^ 1]);
+            right.tell(b, room.b_terms[stage ^ 1]);
             __syncthreads();
             if (to - start > DEPTH) {
-                left.take(a, to - start - DEPTH);
-                right.take(b, to - start - DEPTH);
+                left.take(a, room.a_terms[stage ^ 1], to - start - DEPTH);
+                right.take(b, room.b_terms[stage ^ 1], to - start - DEPTH);
             }
             if (end - start >= DEPTH) {
 #pragma unroll
@@ -107,43 +156,45 @@ __device__ inline void tile_product(
             }
         }
 #pragma unroll
-        for (u32 i = 0; i < 16 * DOWN * RIGHT; i++) {
-            float &sum = total.of[i / (4 * RIGHT)][i % (4 * RIGHT)], more = block.of[i / (4 * RIGHT)][i % (4 * RIGHT)];
+        for (u32 i = 0; i < Tile::ROWS * Tile::COLUMNS / 256; i++) {
+            float &sum = total.of[i / WIDTH][i % WIDTH], more = block.of[i / WIDTH][i % WIDTH];
             sum = first == from ? more : sum + more;
         }
     }
 }
 
 // The results of the tile at (`row`, `column`) that are within `rows` and `columns`, through shared memory, so that neighbours go
-// to neighbours: with what `of` says of their column, and what `with(row, of)` has loaded for each of 16 before the first is put.
-template <u32 DOWN, u32 RIGHT, class Of, class With, class Put>
+// to neighbours: with what `of` says of their column, and what `with(row, of)` has loaded for each of a thread's own of a part
+// before the first is put.
+template <class Tile, class Of, class With, class Put>
 __device__ inline void each_result(
-    Room<DOWN, RIGHT>& room, const Sums<DOWN, RIGHT>& total, u32 row, u32 rows, u32 column, u32 columns, Of of, With with,
-    Put put) {
-    float(*out)[TILE + 4] = (float(*)[TILE + 4]) & room;
-    u32 line = threadIdx.x / TILE, place = threadIdx.x % TILE;
+    Tile& room, const typename Tile::Sums& total, u32 row, u32 rows, u32 column, u32 columns, Of of, With with, Put put) {
+    const u32 HEIGHT = Tile::PART_ROWS, WIDTH = Tile::PART_COLUMNS, APART = 256 / WIDTH, OWN = HEIGHT / APART;
+    float(*out)[WIDTH + 4] = (float(*)[WIDTH + 4]) & room;
+    u32 line = threadIdx.x / WIDTH, place = threadIdx.x % WIDTH;
     // One part after another, so that what is done with a result stands in the code once.
 #pragma unroll 1
-    for (u32 part = 0; part < DOWN * RIGHT; part++) {
+    for (u32 part = 0; part < Tile::PARTS; part++) {
         __syncthreads();
 #pragma unroll
-        for (u32 i = 0; i < 4; i++) {
-            const float* own = &total.of[part / RIGHT * 4 + i][part % RIGHT * 4];
-            Four four = {own[0], own[1], own[2], own[3]};
-            *(Four*)&out[threadIdx.x / 16 * 4 + i][threadIdx.x % 16 * 4] = four;
+        for (u32 i = 0; i < Tile::TALL; i++) {
+            const float* own = &total.of[part / Tile::RIGHT * Tile::TALL + i][part % Tile::RIGHT * Tile::WIDE];
+            Piece<Tile::WIDE> piece;
+            for (u32 j = 0; j < Tile::WIDE; j++) piece.v[j] = own[j];
+            *(Piece<Tile::WIDE>*)&out[room.row() + i][room.column()] = piece;
         }
         __syncthreads();
-        u32 first = row + part / RIGHT * TILE + line, right = column + part % RIGHT * TILE + place;
+        u32 first = row + part / Tile::RIGHT * HEIGHT + line, right = column + part % Tile::RIGHT * WIDTH + place;
         if (right < columns) {
             auto its = of(right);
-            decltype(with(row, its)) loaded[16] = {};
+            decltype(with(row, its)) loaded[OWN] = {};
 #pragma unroll
-            for (u32 i = 0; i < 16; i++) {
-                if (first + 4 * i < rows) loaded[i] = with(first + 4 * i, its);
+            for (u32 i = 0; i < OWN; i++) {
+                if (first + APART * i < rows) loaded[i] = with(first + APART * i, its);
             }
 #pragma unroll
-            for (u32 i = 0; i < 16; i++) {
-                if (first + 4 * i < rows) put(first + 4 * i, its, out[line + 4 * i][place], loaded[i]);
+            for (u32 i = 0; i < OWN; i++) {
+                if (first + APART * i < rows) put(first + APART * i, its, out[line + APART * i][place], loaded[i]);
             }
         }
     }

@@ -169,6 +169,10 @@ unsafe impl Queue for Stream {
             self.context().fail(error);
         }
     }
+
+    fn multiprocessors(&self) -> usize {
+        self.context().about().multiprocessors as usize
+    }
 }
 
 impl Drop for Stream {

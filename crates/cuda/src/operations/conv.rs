@@ -6,8 +6,9 @@ use super::elementwise::code;
 use super::product::TILE;
 use super::ranges::filling;
 use super::sums::{Parts, plane_sums, plane_sums_scratch, sum_parts};
+use super::tiles::{Tile, quickest};
 use super::{FloatsMut, Storage, Values, ValuesMut, alike, room, same, size};
-use crate::kernels::{self, Kernel};
+use crate::kernels;
 use crate::launch::{Argument, KernelLaunch, Queue};
 use crate::values::nothing;
 use dtrain_engine::device::{Activation, Conv3dShape, ConvShape, Operands};
@@ -16,29 +17,76 @@ use dtrain_engine::device::{Activation, Conv3dShape, ConvShape, Operands};
 /// most so many tiles.
 const BLOCKS: usize = 2048;
 
-/// Forward, the gradient of the input, that of the weights. What is one element deep is an image.
-fn kernels_of(storage: Storage, shape: &Conv3dShape) -> [&'static Kernel; 3] {
-    let (flat, deep): ([[&Kernel; 3]; 3], [[&Kernel; 3]; 3]) = (
-        [
-            [&kernels::CONV2D, &kernels::CONV2D_INPUT_GRADIENT, &kernels::CONV2D_WEIGHT_GRADIENT],
-            [
-                &kernels::CONV2D_BF16,
-                &kernels::CONV2D_BF16_INPUT_GRADIENT,
-                &kernels::CONV2D_BF16_WEIGHT_GRADIENT,
-            ],
-            [&kernels::CONV2D_F16, &kernels::CONV2D_F16_INPUT_GRADIENT, &kernels::CONV2D_F16_WEIGHT_GRADIENT],
-        ],
-        [
-            [&kernels::CONV3D, &kernels::CONV3D_INPUT_GRADIENT, &kernels::CONV3D_WEIGHT_GRADIENT],
-            [
-                &kernels::CONV3D_BF16,
-                &kernels::CONV3D_BF16_INPUT_GRADIENT,
-                &kernels::CONV3D_BF16_WEIGHT_GRADIENT,
-            ],
-            [&kernels::CONV3D_F16, &kernels::CONV3D_F16_INPUT_GRADIENT, &kernels::CONV3D_F16_WEIGHT_GRADIENT],
-        ],
-    );
-    storage.of(if shape.flat().is_some() { flat } else { deep })
+/// The kernels of a kind of convolutions, by tile.
+struct Kernels {
+    forward: &'static [Tile],
+    input: &'static [Tile],
+    weights: &'static [Tile],
+}
+
+static FLAT: Kernels = Kernels {
+    forward: &[
+        Tile::new([64, 64], 379, &kernels::CONV2D_64X64),
+        Tile::new([32, 256], 760, &kernels::CONV2D_32X256),
+        Tile::new([64, 128], 690, &kernels::CONV2D_64X128),
+        Tile::new([128, 128], 1226, &kernels::CONV2D_128X128),
+    ],
+    input: &[
+        Tile::new([64, 64], 379, &kernels::CONV2D_INPUT_GRADIENT_64X64),
+        Tile::new([32, 256], 788, &kernels::CONV2D_INPUT_GRADIENT_32X256),
+        Tile::new([64, 128], 715, &kernels::CONV2D_INPUT_GRADIENT_64X128),
+        Tile::new([128, 128], 1245, &kernels::CONV2D_INPUT_GRADIENT_128X128),
+    ],
+    weights: &[
+        Tile::new([64, 64], 455, &kernels::CONV2D_WEIGHT_GRADIENT_64X64),
+        Tile::new([32, 64], 325, &kernels::CONV2D_WEIGHT_GRADIENT_32X64),
+        Tile::new([128, 128], 1304, &kernels::CONV2D_WEIGHT_GRADIENT_128X128),
+    ],
+};
+static FLAT_BF16: Kernels = Kernels {
+    forward: &[Tile::only(&kernels::CONV2D_BF16)],
+    input: &[Tile::only(&kernels::CONV2D_BF16_INPUT_GRADIENT)],
+    weights: &[Tile::only(&kernels::CONV2D_BF16_WEIGHT_GRADIENT)],
+};
+static FLAT_F16: Kernels = Kernels {
+    forward: &[Tile::only(&kernels::CONV2D_F16)],
+    input: &[Tile::only(&kernels::CONV2D_F16_INPUT_GRADIENT)],
+    weights: &[Tile::only(&kernels::CONV2D_F16_WEIGHT_GRADIENT)],
+};
+static DEEP: Kernels = Kernels {
+    forward: &[
+        Tile::new([64, 64], 383, &kernels::CONV3D_64X64),
+        Tile::new([32, 256], 793, &kernels::CONV3D_32X256),
+        Tile::new([64, 128], 707, &kernels::CONV3D_64X128),
+        Tile::new([128, 128], 1243, &kernels::CONV3D_128X128),
+    ],
+    input: &[
+        Tile::new([64, 64], 403, &kernels::CONV3D_INPUT_GRADIENT_64X64),
+        Tile::new([32, 256], 840, &kernels::CONV3D_INPUT_GRADIENT_32X256),
+        Tile::new([64, 128], 743, &kernels::CONV3D_INPUT_GRADIENT_64X128),
+        Tile::new([128, 128], 1271, &kernels::CONV3D_INPUT_GRADIENT_128X128),
+    ],
+    weights: &[
+        Tile::new([64, 64], 484, &kernels::CONV3D_WEIGHT_GRADIENT_64X64),
+        Tile::new([32, 64], 349, &kernels::CONV3D_WEIGHT_GRADIENT_32X64),
+        Tile::new([128, 128], 1337, &kernels::CONV3D_WEIGHT_GRADIENT_128X128),
+    ],
+};
+static DEEP_BF16: Kernels = Kernels {
+    forward: &[Tile::only(&kernels::CONV3D_BF16)],
+    input: &[Tile::only(&kernels::CONV3D_BF16_INPUT_GRADIENT)],
+    weights: &[Tile::only(&kernels::CONV3D_BF16_WEIGHT_GRADIENT)],
+};
+static DEEP_F16: Kernels = Kernels {
+    forward: &[Tile::only(&kernels::CONV3D_F16)],
+    input: &[Tile::only(&kernels::CONV3D_F16_INPUT_GRADIENT)],
+    weights: &[Tile::only(&kernels::CONV3D_F16_WEIGHT_GRADIENT)],
+};
+
+/// What is one element deep is an image.
+fn kernels_of(storage: Storage, shape: &Conv3dShape) -> &'static Kernels {
+    let flat = [&FLAT, &FLAT_BF16, &FLAT_F16];
+    storage.of(if shape.flat().is_some() { flat } else { [&DEEP, &DEEP_BF16, &DEEP_F16] })
 }
 
 /// Weights as the kernels of a storage take them: the copy in halves, where those are wanted.
@@ -65,13 +113,23 @@ struct Plan {
 }
 
 impl Plan {
-    /// A launch of one of the three, with what it multiplies and adds.
-    fn multiplied(&self, launch: KernelLaunch, storage: Storage) -> KernelLaunch {
+    /// Launches one of the three, over so many ranges of K.
+    fn launch<const N: usize>(
+        &self,
+        queue: &impl Queue,
+        storage: Storage,
+        tiles: &'static [Tile],
+        matrix: [usize; 2],
+        ranges: usize,
+        arguments: [Argument; N],
+    ) {
+        let tile = quickest(queue.multiprocessors(), tiles, matrix, ranges);
+        let launch = KernelLaunch::new(tile.kernel, tile.of(matrix) * ranges, arguments);
         let operations = 2 * self.terms * self.lengths[2];
-        match storage {
+        queue.launch(&match storage {
             Storage::F32 => launch.multiplies_in_f32(operations),
             Storage::Half(_) => launch.multiplies(operations),
-        }
+        });
     }
 }
 
@@ -150,9 +208,14 @@ pub fn conv<'x, 'y>(
     if y_len > 0 {
         let (w, bias) = (weights(storage, w), bias.into());
         let arguments = [x.into(), w, bias, (&mut y).into(), plan.argument, code(activation).into()];
-        let [kernel, ..] = kernels_of(storage, shape);
-        let launch = KernelLaunch::new(kernel, tiles(shape.outputs, plan.cells), arguments);
-        queue.launch(&plan.multiplied(launch, storage));
+        plan.launch(
+            queue,
+            storage,
+            kernels_of(storage, shape).forward,
+            [shape.outputs, plan.cells],
+            1,
+            arguments,
+        );
     }
 }
 
@@ -173,11 +236,10 @@ pub fn conv_input_gradient<'x, 'y>(
     same("x", x.map_or(x_len, |x| x.len()), x_len);
     same("dx", dx.len(), x_len);
     if x_len > 0 {
-        let blocks = tiles(shape.channels, x_len / shape.channels);
+        let matrix = [shape.channels, x_len / shape.channels];
         let x = x.map_or(nothing(storage), Into::into);
         let arguments = [weights(storage, w), dy.into(), x, (&mut dx).into(), plan.argument];
-        let [_, kernel, _] = kernels_of(storage, shape);
-        queue.launch(&plan.multiplied(KernelLaunch::new(kernel, blocks, arguments), storage));
+        plan.launch(queue, storage, kernels_of(storage, shape).input, matrix, 1, arguments);
     }
 }
 
@@ -208,11 +270,10 @@ pub fn conv_weight_gradient<'x>(
     same("dw", dw.len(), w_len);
     room("scratch", scratch.len(), conv_scratch(shape));
     if w_len > 0 {
-        let blocks = tiles(shape.outputs, plan.terms) * plan.splits;
+        let matrix = [shape.outputs, plan.terms];
         let to: Argument = if plan.splits > 1 { (&mut scratch).into() } else { (&mut dw).into() };
         let arguments = [x.into(), dy.into(), to, plan.argument, size(plan.splits).into()];
-        let [.., kernel] = kernels_of(storage, shape);
-        queue.launch(&plan.multiplied(KernelLaunch::new(kernel, blocks, arguments), storage));
+        plan.launch(queue, storage, kernels_of(storage, shape).weights, matrix, plan.splits, arguments);
         if plan.splits > 1 {
             let parts = Parts { len: w_len, count: plan.splits, pitch: w_len };
             sum_parts(queue, &parts, scratch.read().part(0..plan.splits * w_len), dw);

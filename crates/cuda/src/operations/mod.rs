@@ -2,7 +2,7 @@
 //!
 //! Each function here is an operation of [`dtrain_engine::device::Device`] or a part of one, with the memory for partial
 //! results as an argument; the length of that is a function of the shape. Lengths are asserted as on the CPU. A grid
-//! follows from the shape alone.
+//! follows from the shape alone, or, where bits do not depend on it, from how many multiprocessors there are.
 //!
 //! This module does not know what runs the launches.
 
@@ -20,6 +20,7 @@ mod product_half;
 mod ranges;
 mod settle;
 mod sums;
+mod tiles;
 mod tree;
 mod turn;
 mod update;

@@ -3,19 +3,27 @@
 //! This file does not know libraries of products.
 
 use super::elementwise::code;
-use super::ranges::{Ending, are_enough, finish, room_for, whole_ranges};
+use super::ranges::{Ending, finish, room_for, whole_ranges};
+use super::tiles::{Tile, quickest};
 use super::{Floats, FloatsMut, room, same, size};
-use crate::kernels::{self, Kernel};
+use crate::kernels;
 use crate::launch::{KernelLaunch, Queue};
 use dtrain_engine::device::{Activation, Gelu, LinearShape, Operands, Product, Strides, Write};
 
-/// Rows and columns of a small tile.
+/// Rows and columns of the tiles by which it is decided whether K is cut.
 pub(super) const TILE: usize = 64;
 
-/// The kernels by tile. A large one takes half as many reads for each multiplication; the bits are the same.
-static PRODUCTS: [(usize, &Kernel); 2] = [(TILE, &kernels::PRODUCT_64), (2 * TILE, &kernels::PRODUCT_128)];
-static GELUS: [(usize, &Kernel); 2] =
-    [(TILE, &kernels::LINEAR_GELU_64), (2 * TILE, &kernels::LINEAR_GELU_128)];
+/// The kernels by tile.
+static PRODUCTS: [Tile; 3] = [
+    Tile::new([64, 64], 364, &kernels::PRODUCT_64X64),
+    Tile::new([32, 64], 225, &kernels::PRODUCT_32X64),
+    Tile::new([128, 128], 1190, &kernels::PRODUCT_128X128),
+];
+static GELUS: [Tile; 3] = [
+    Tile::new([64, 64], 352, &kernels::LINEAR_GELU_64X64),
+    Tile::new([32, 64], 227, &kernels::LINEAR_GELU_32X64),
+    Tile::new([128, 128], 1176, &kernels::LINEAR_GELU_128X128),
+];
 
 /// Elements from the first of a matrix to its last.
 pub(super) fn reach(rows: usize, columns: usize, strides: Strides) -> usize {
@@ -123,9 +131,9 @@ fn launched(
         code(ending.activation).into(),
         size(ranges).into(),
     ];
-    let (tile, kernel) = PRODUCTS[usize::from(are_enough(shape.m, shape.n))];
-    let tiles = shape.m.div_ceil(tile) * shape.n.div_ceil(tile);
-    let launch = KernelLaunch::new(kernel, tiles * ranges, arguments);
+    let matrix = [shape.m, shape.n];
+    let tile = quickest(queue.multiprocessors(), &PRODUCTS, matrix, ranges);
+    let launch = KernelLaunch::new(tile.kernel, tile.of(matrix) * ranges, arguments);
     queue.launch(&launch.multiplies_in_f32(2 * shape.m * shape.n * shape.k));
 }
 
@@ -194,9 +202,8 @@ pub fn linear_gelu(
     }
     let [m, n, k] = [rows, outputs, inputs].map(|n| size(n).into());
     let (z, y, form) = ((&mut z).into(), (&mut y).into(), by_tanh(form).into());
-    let (tile, kernel) = GELUS[usize::from(are_enough(rows, outputs))];
-    let blocks = rows.div_ceil(tile) * outputs.div_ceil(tile);
     let arguments = [x.into(), w.into(), bias.into(), z, y, m, n, k, form];
-    let launch = KernelLaunch::new(kernel, blocks, arguments);
+    let tile = quickest(queue.multiprocessors(), &GELUS, [rows, outputs], 1);
+    let launch = KernelLaunch::new(tile.kernel, tile.of([rows, outputs]), arguments);
     queue.launch(&launch.multiplies_in_f32(2 * rows * outputs * inputs));
 }

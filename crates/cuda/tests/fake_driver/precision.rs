@@ -57,22 +57,28 @@ fn launches_of(precision: Precision, word: &str) {
     train(&gpu, |_| memory.push(fake.memory_calls()));
     assert!(memory.iter().all(|count| *count == memory[0]), "a step allocates: {memory:?}");
     let calls = |name: &str| fake.calls(&name.replace("half", word));
-    let products = ["product_half_nt_64", "product_half_nn_64", "product_half_tn_64", "product_64"];
+    let products = ["product_half_nt_64", "product_half_nn_64", "product_half_tn_64"];
     // Two layers and three steps; each layer's inputs have a gradient, because convolutions are before them.
-    assert_eq!(products.map(calls), [6, 6, 6, 0]);
+    assert_eq!(products.map(calls), [6, 6, 6]);
+    // No kernels over f32, in any tile.
+    let plain = |name: &str| {
+        let tiles = ["64x64", "32x64", "32x256", "64x128", "128x128"];
+        tiles.map(|tile| fake.calls(&format!("{name}_{tile}"))).iter().sum::<u64>()
+    };
+    assert_eq!(plain("product"), 0);
     // The copy of the parameters, as they come from the host; in a step nothing is converted.
     assert_eq!([calls("to_half"), calls("from_half")], [1, 0]);
     let convolutions = ["conv2d_half", "conv2d_half_input_gradient", "conv2d_half_weight_gradient"];
     // Nobody wants the gradient of the images.
     assert_eq!(convolutions.map(calls), [6, 3, 6]);
-    let plain = ["conv2d", "conv2d_input_gradient", "conv2d_weight_gradient"];
-    assert_eq!(plain.map(calls), [0; 3]);
+    let in_f32 = ["conv2d", "conv2d_input_gradient", "conv2d_weight_gradient"];
+    assert_eq!(in_f32.map(plain), [0; 3]);
     convolve(&gpu);
     let over_volumes = ["conv3d_half", "conv3d_half_input_gradient", "conv3d_half_weight_gradient"];
     assert_eq!(over_volumes.map(calls), [1; 3]);
     assert_eq!(convolutions.map(calls), [6, 3, 6]);
-    let plain = ["conv3d", "conv3d_input_gradient", "conv3d_weight_gradient"];
-    assert_eq!(plain.map(calls), [0; 3]);
+    let in_f32 = ["conv3d", "conv3d_input_gradient", "conv3d_weight_gradient"];
+    assert_eq!(in_f32.map(plain), [0; 3]);
     attend(&gpu, 16);
     let attention =
         ["attention_half_32", "attention_half_queries_32", "attention_half_keys_32", "attention_32"];

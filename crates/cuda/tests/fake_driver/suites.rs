@@ -54,8 +54,19 @@ fn sums_norms_and_losses_do_the_same_through_the_driver() {
 #[test]
 fn products_convolutions_and_the_rest_do_the_same_through_the_driver() {
     hold(&[product::product, product::strided_product, product::linear, product::linear_gelu]);
+    hold(&[product::product_in_tiles, product::linear_gelu_in_tiles]);
     hold(&[conv::conv2d, conv::conv2d_input_gradient, conv::conv2d_weight_gradient]);
+    hold(&[
+        conv::conv2d_in_tiles,
+        conv::conv2d_input_gradient_in_tiles,
+        conv::conv2d_weight_gradient_in_tiles,
+    ]);
     hold(&[conv::conv3d, conv::conv3d_input_gradient, conv::conv3d_weight_gradient]);
+    hold(&[
+        conv::conv3d_in_tiles,
+        conv::conv3d_input_gradient_in_tiles,
+        conv::conv3d_weight_gradient_in_tiles,
+    ]);
     hold(&[pooling::max_pool, pooling::avg_pool]);
     hold(&[embedding::embedding, embedding::embedding_gradient, embedding::wrong_ids]);
     hold(&[attention::forward_32, attention::gradient_32, attention::forward_64, attention::gradient_64]);

@@ -9,7 +9,7 @@ pub static FAULTS: &[(Change, &str)] = &[
     // A barrier is missing: shared memory is read before it is written.
     ((&COLUMN_PARTS, "    __syncthreads();\n    u32 column", "    u32 column", sums::column_sums), "NaN"),
     // What comes next lies where some still read.
-    ((&PRODUCT_64, "start += DEPTH, stage ^= 1", "start += DEPTH", product::product), "Set }: c ["),
+    ((&PRODUCT_64X64, "start += DEPTH, stage ^= 1", "start += DEPTH", product::product), "Set }: c ["),
     // Some threads never come to a barrier.
     (
         (

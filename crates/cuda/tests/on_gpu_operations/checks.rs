@@ -72,19 +72,30 @@ fn losses_hold() {
     hold(&[losses::cross_entropy, losses::broken_rows, losses::squared_error, losses::arg_max]);
 }
 
-/// Tiles of 128 take large products, for which the fake GPU is too slow.
+/// Those that are too slow for the fake GPU.
 #[test]
-fn large_products_hold() {
+fn long_products_hold() {
     if !machine::is_fake() {
-        hold(&[product::large_product, product::large_and_long, product::large_linear_gelu]);
+        hold(&[product::large_and_long]);
     }
 }
 
 #[test]
 fn products_and_convolutions_hold() {
     hold(&[product::product, product::strided_product, product::linear, product::linear_gelu]);
+    hold(&[product::product_in_tiles, product::linear_gelu_in_tiles]);
     hold(&[conv::conv2d, conv::conv2d_input_gradient, conv::conv2d_weight_gradient]);
+    hold(&[
+        conv::conv2d_in_tiles,
+        conv::conv2d_input_gradient_in_tiles,
+        conv::conv2d_weight_gradient_in_tiles,
+    ]);
     hold(&[conv::conv3d, conv::conv3d_input_gradient, conv::conv3d_weight_gradient]);
+    hold(&[
+        conv::conv3d_in_tiles,
+        conv::conv3d_input_gradient_in_tiles,
+        conv::conv3d_weight_gradient_in_tiles,
+    ]);
 }
 
 #[test]

@@ -7,7 +7,7 @@ use dtrain_cuda::kernels::{FILES, File, Kernel};
 use dtrain_cuda::{CudaDevice, KernelLaunch, Queue};
 use libloading::Library;
 use std::cell::RefCell;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{CStr, c_char, c_uint, c_void};
 use std::hash::Hasher;
 use std::path::{Path, PathBuf};
@@ -63,14 +63,26 @@ fn plain(text: &str) -> String {
     text.replace("extern \"C\" __global__", "__global__")
 }
 
-/// The lines that make kernels of several widths by one macro: `NAME(32)`.
-pub fn widths(text: &str) -> Vec<&str> {
-    let call = |line: &&str| {
-        let Some((name, width)) = line.split_once('(') else { return false };
-        name.bytes().all(|c| c.is_ascii_uppercase())
-            && width.strip_suffix(')').is_some_and(|width| width.parse::<u32>().is_ok())
-    };
-    text.lines().filter(call).collect()
+/// The numbers in a text.
+fn numbers_in(text: &str) -> Vec<&str> {
+    text.split(|c: char| !c.is_ascii_digit()).filter(|number| !number.is_empty()).collect()
+}
+
+/// A line that makes kernels of some sizes by a macro, `NAME(32, 64)`: the macro and the sizes.
+fn sizes(line: &str) -> Option<(&str, Vec<&str>)> {
+    let (name, sizes) = line.strip_suffix(')')?.split_once('(')?;
+    let is_call = name.bytes().all(|c| c.is_ascii_uppercase() || c == b'_')
+        && sizes.split(", ").all(|size| size.parse::<u32>().is_ok());
+    is_call.then(|| (name, numbers_in(sizes)))
+}
+
+/// A text without the kernels of other sizes than `kernel`, and without macros behind it.
+fn of_its_sizes(text: &str, kernel: &Kernel) -> String {
+    let own = numbers_in(kernel.name);
+    let is_wanted = |line: &&str| sizes(line).is_none_or(|(_, sizes)| own.ends_with(&sizes));
+    let macros: BTreeSet<_> = text.lines().filter_map(|line| Some(sizes(line)?.0)).collect();
+    let kept = text.lines().filter(is_wanted).map(ToOwned::to_owned);
+    kept.chain(macros.iter().map(|name| format!("#undef {name}"))).map(|line| line + "\n").collect()
 }
 
 impl Built {
@@ -97,15 +109,7 @@ impl Built {
             let whole = file.source();
             assert_eq!(whole.matches(from).count(), 1, "{}: {from:?} has to stand there once", file.name);
             let text = plain(&whole.replacen(from, to, 1));
-            // Of kernels of several widths the one in question is enough.
-            let text = match (widths(file.text).first(), kernel.name.rsplit('_').next()) {
-                (Some(line), Some(width)) => {
-                    let (before, _) = text.split_once(&format!("\n{line}\n")).expect("it stands there");
-                    let name = line.split('(').next().unwrap_or_default();
-                    format!("{before}\n{name}({width})\n#undef {name}\n")
-                }
-                _ => text,
-            };
+            let text = of_its_sizes(&text, kernel);
             let name = kernel.name;
             source
                 .push_str(&format!("namespace m{i} {{\n{text}}}\nSHIM_KERNEL({name}_m{i}, m{i}::{name})\n"));
@@ -350,6 +354,11 @@ impl<'m> StandIn<'m> {
 
 // SAFETY: a launch has ended when this returns, or is on the stream that everything of this stand-in goes through.
 unsafe impl Queue for StandIn<'_> {
+    /// One, so that small matrices are computed in all of the tiles that there are.
+    fn multiprocessors(&self) -> usize {
+        1
+    }
+
     fn launch(&self, launch: &KernelLaunch) {
         if let Some(device) = &self.device {
             return device.stream().launch(launch);

@@ -5,9 +5,42 @@ use dtrain_cuda::operations::WeightGradients;
 use dtrain_cuda::{Precision, operations};
 use dtrain_engine::device::{Activation, Conv2dShape, Conv3dShape, Device, Operands};
 
+/// Images, channels, size, outputs, kernel, stride, padding.
+type Fields<const N: usize> = (usize, usize, [usize; N], usize, [usize; N], [usize; N], [usize; N]);
+
+fn flat((images, channels, size, outputs, kernel, stride, padding): Fields<2>) -> Conv3dShape {
+    Conv2dShape { images, channels, size, outputs, kernel, stride, padding }.into()
+}
+
+fn deep((images, channels, size, outputs, kernel, stride, padding): Fields<3>) -> Conv3dShape {
+    Conv3dShape { images, channels, size, outputs, kernel, stride, padding }
+}
+
+/// Convolutions in tiles of 64 x 64 results, of 32 x 256, of 64 x 128 and of 128 x 128; of weights of 64 x 64, 32 x 64, 64 x 64 and
+/// 128 x 128.
+fn images_in_tiles() -> [Conv3dShape; 4] {
+    [
+        (1, 40, [8, 7], 40, [3, 3], [2, 1], [1, 1]),
+        (2, 20, [10, 11], 20, [3, 3], [1, 1], [1, 1]),
+        (1, 50, [10, 12], 50, [3, 3], [1, 1], [1, 1]),
+        (1, 100, [10, 12], 100, [2, 1], [1, 1], [0, 0]),
+    ]
+    .map(flat)
+}
+
+/// The same over volumes.
+fn volumes_in_tiles() -> [Conv3dShape; 4] {
+    [
+        (1, 40, [2, 5, 5], 40, [1, 3, 3], [1, 2, 1], [0, 1, 1]),
+        (2, 20, [3, 8, 9], 20, [2, 3, 1], [2, 1, 1], [1, 1, 0]),
+        (1, 50, [3, 5, 8], 50, [3, 1, 3], [1, 1, 1], [1, 0, 1]),
+        (1, 100, [3, 5, 8], 100, [1, 1, 2], [1, 1, 1], [0, 0, 0]),
+    ]
+    .map(deep)
+}
+
 /// Convolutions over images.
 pub fn images(extent: Extent) -> Vec<Conv3dShape> {
-    // Images, channels, size, outputs, kernel, stride, padding.
     let all = [
         (1, 1, [1, 1], 1, [1, 1], [1, 1], [0, 0]),
         (2, 3, [9, 7], 5, [3, 3], [1, 1], [1, 1]),
@@ -18,15 +51,11 @@ pub fn images(extent: Extent) -> Vec<Conv3dShape> {
         (5, 2, [20, 19], 3, [3, 3], [1, 1], [1, 1]),
         (2, 3, [8, 9], 5, [3, 3], [2, 1], [1, 1]),
     ];
-    let shape = |&(images, channels, size, outputs, kernel, stride, padding): &_| {
-        Conv2dShape { images, channels, size, outputs, kernel, stride, padding }.into()
-    };
-    extent.of(2, &all).iter().map(shape).collect()
+    extent.of(2, &all).iter().map(|fields| flat(*fields)).collect()
 }
 
 /// Convolutions over volumes: each is deep in its size, its kernel or its padding.
 pub fn volumes(extent: Extent) -> Vec<Conv3dShape> {
-    // Images, channels, size, outputs, kernel, stride, padding.
     let all = [
         (1, 1, [2, 1, 1], 1, [2, 1, 1], [1, 1, 1], [0, 0, 0]),
         // Nothing but the padding is deep, then nothing but the size.
@@ -39,16 +68,7 @@ pub fn volumes(extent: Extent) -> Vec<Conv3dShape> {
         (2, 2, [9, 14, 12], 3, [2, 3, 3], [1, 1, 1], [1, 1, 1]),
         (2, 3, [4, 6, 5], 5, [2, 3, 3], [2, 1, 2], [1, 1, 0]),
     ];
-    let shape = |&(images, channels, size, outputs, kernel, stride, padding): &_| Conv3dShape {
-        images,
-        channels,
-        size,
-        outputs,
-        kernel,
-        stride,
-        padding,
-    };
-    extent.of(2, &all).iter().map(shape).collect()
+    extent.of(2, &all).iter().map(|fields| deep(*fields)).collect()
 }
 
 /// Elements of a box.
@@ -79,24 +99,48 @@ pub fn conv2d(q: &StandIn, extent: Extent) {
     forward(q, &images(extent));
 }
 
+pub fn conv2d_in_tiles(q: &StandIn, _: Extent) {
+    forward(q, &images_in_tiles());
+}
+
 pub fn conv3d(q: &StandIn, extent: Extent) {
     forward(q, &volumes(extent));
+}
+
+pub fn conv3d_in_tiles(q: &StandIn, _: Extent) {
+    forward(q, &volumes_in_tiles());
 }
 
 pub fn conv2d_input_gradient(q: &StandIn, extent: Extent) {
     input_gradient(q, &images(extent));
 }
 
+pub fn conv2d_input_gradient_in_tiles(q: &StandIn, _: Extent) {
+    input_gradient(q, &images_in_tiles());
+}
+
 pub fn conv3d_input_gradient(q: &StandIn, extent: Extent) {
     input_gradient(q, &volumes(extent));
+}
+
+pub fn conv3d_input_gradient_in_tiles(q: &StandIn, _: Extent) {
+    input_gradient(q, &volumes_in_tiles());
 }
 
 pub fn conv2d_weight_gradient(q: &StandIn, extent: Extent) {
     weight_gradient(q, &images(extent));
 }
 
+pub fn conv2d_weight_gradient_in_tiles(q: &StandIn, _: Extent) {
+    weight_gradient(q, &images_in_tiles());
+}
+
 pub fn conv3d_weight_gradient(q: &StandIn, extent: Extent) {
     weight_gradient(q, &volumes(extent));
+}
+
+pub fn conv3d_weight_gradient_in_tiles(q: &StandIn, _: Extent) {
+    weight_gradient(q, &volumes_in_tiles());
 }
 
 fn forward(q: &StandIn, shapes: &[Conv3dShape]) {

@@ -24,14 +24,16 @@ pub fn product(q: &StandIn, extent: Extent) {
     }
 }
 
-/// Enough results for tiles of 128, most of them not whole.
-pub fn large_product(q: &StandIn, _: Extent) {
-    each_layout(q, (1410, 1290, 17));
+/// Tiles of 32 x 64, of 64 x 64 and of 128 x 128, none of them whole.
+pub fn product_in_tiles(q: &StandIn, _: Extent) {
+    each_layout(q, (31, 61, 20));
+    each_layout(q, (63, 61, 20));
+    each_layout(q, (250, 250, 17));
 }
 
-/// The same with a K of several blocks.
+/// The same of large ones, with a K of several blocks.
 pub fn large_and_long(q: &StandIn, _: Extent) {
-    with_layout(q, (1410, 1290, 530), [false, true]);
+    with_layout(q, (250, 250, 530), [false, true]);
 }
 
 fn each_layout(q: &StandIn, size: Size) {
@@ -112,9 +114,9 @@ pub fn linear_gelu(q: &StandIn, extent: Extent) {
     gelu_of(q, extent.of(1, &[(5, 20, 7), (1, 3, 5), (65, 600, 10), (7, 513, 70), (64, 64, 64)]));
 }
 
-/// The same in tiles of 128.
-pub fn large_linear_gelu(q: &StandIn, _: Extent) {
-    gelu_of(q, &[(1410, 17, 1290)]);
+/// The same in tiles as above.
+pub fn linear_gelu_in_tiles(q: &StandIn, _: Extent) {
+    gelu_of(q, &[(31, 20, 61), (63, 20, 61), (250, 17, 250)]);
 }
 
 fn gelu_of(q: &StandIn, sizes: &[Size]) {
