@@ -274,6 +274,23 @@ fn the_scale_of_a_loss_is_in_checkpoints_and_stays_behind_where_a_run_is_forked(
 }
 
 #[test]
+fn whoever_trains_in_f32_on_a_gpu_is_told_that_its_tensor_cores_are_unused() {
+    let Some(machine) = Host::new() else { return };
+    let told = |settings: &str| {
+        let mut plan = machine.equip(dtrain(machine.path(), &format!("plan {MLP} {settings}")));
+        let plan = plan.output().expect("it starts");
+        let banner = String::from_utf8_lossy(&plan.stderr).into_owned();
+        assert!(plan.status.success(), "{banner}");
+        banner.lines().find(|line| line.contains("unused")).map(str::to_owned)
+    };
+    let words = told("devices=cuda:0 ranks=1 threads=1").expect("something is unused");
+    assert!(words.contains("tensor cores; precision=bf16 would use them"), "{words}");
+    // Neither tensor cores, nor cores of the host.
+    assert_eq!(told("devices=cuda:0 ranks=1 threads=1 precision=bf16"), None);
+    assert_eq!(told("devices=cuda:0 ranks=1 threads=1 precision=tf32"), None);
+}
+
+#[test]
 fn a_checkpoint_of_a_gpu_is_gone_on_with_on_a_gpu_to_the_bit_and_on_a_cpu_with_a_word() {
     if !has_turn(17) {
         return;

@@ -1,7 +1,7 @@
 //! The lines before the first step: what is trained on what, how a step is cut, and what is left unused.
 
 use super::numbers::{amount, bytes, duration, grouped};
-use crate::config::{Isolation, Length, Machine, Reduce, Wire};
+use crate::config::{Isolation, Length, Machine, Precision, Reduce, Wire};
 use crate::gpus::Chosen;
 use crate::plan::Plan;
 use crate::request::Start;
@@ -10,6 +10,7 @@ use console::style;
 use dtrain_data::{ColumnUse, HeldOutGroups, InputSpec, Role, TargetSpec};
 use dtrain_engine::Replica;
 use dtrain_protocol::Timeouts;
+use dtrain_telemetry::Gpu;
 use dtrain_types::{Remirror, ShardLevel, counted};
 use std::fmt::Write;
 
@@ -72,7 +73,7 @@ pub fn banner(
     );
     line("length", length(plan));
     line("devices", devices(plan, chosen));
-    if let Some(words) = unused(plan, machine) {
+    if let Some(words) = unused(plan, machine, chosen) {
         line("unused", words);
     }
     if let Some(redundancy) = world.redundancy {
@@ -257,8 +258,11 @@ fn devices(plan: &Plan, chosen: &Chosen) -> String {
     }
 }
 
-/// Cores that nobody computes on, and the key that changes that; or too many threads for the cores.
-fn unused(plan: &Plan, machine: Machine) -> Option<String> {
+/// Compute capability from which on GPUs have tensor cores for bf16 and TF32.
+const WITH_TENSOR_CORES: (u32, u32) = (8, 0);
+
+/// Cores that nobody computes on, of a CPU or a GPU, and the key that changes that; or too many threads for the cores.
+fn unused(plan: &Plan, machine: Machine, chosen: &Chosen) -> Option<String> {
     let world = &plan.config.world;
     let micro_batches = plan.config.batch.micro_batches();
     let busy_ranks = world.ranks.min(micro_batches);
@@ -274,6 +278,12 @@ fn unused(plan: &Plan, machine: Machine) -> Option<String> {
             counted(micro_batches, "micro-batch"),
             (plan.config.batch.global / world.ranks).max(1)
         ));
+    }
+    if let Chosen::Gpus { gpus, .. } = chosen {
+        let have = |gpu: &Gpu| gpu.capability.is_none_or(|capability| capability >= WITH_TENSOR_CORES);
+        let none = plan.external().is_none() && plan.config.precision == Precision::F32;
+        let words = "tensor cores; precision=bf16 would use them, or tf32, where there is cuBLASLt";
+        return (none && gpus.iter().all(have)).then(|| words.to_owned());
     }
     if busy < cores {
         let free = cores - busy;
