@@ -7,6 +7,7 @@ use super::library::Driver;
 use crate::kernels::{FILES, File, KERNELS, Kernel};
 use crate::nvrtc::{Nvrtc, NvrtcError};
 use cudarc::driver::sys;
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::ffi::CString;
 use std::ptr;
@@ -126,11 +127,12 @@ fn images(
     cache: &KernelCache,
     architecture: &str,
 ) -> Result<(Vec<Vec<u8>>, Loaded), NvrtcError> {
+    // Those of many kernels take seconds: begun first, nobody waits in the end for one of them alone.
+    let mut order: Vec<_> = FILES.iter().enumerate().collect();
+    order.sort_by_key(|(_, file)| Reverse(file.kernels().count()));
     let (next, done) = (AtomicUsize::new(0), Mutex::new((BTreeMap::new(), Loaded::default())));
     let work = || -> Result<(), NvrtcError> {
-        while let Some((i, file)) =
-            Some(next.fetch_add(1, Ordering::Relaxed)).and_then(|i| Some((i, FILES.get(i)?)))
-        {
+        while let Some(&(i, file)) = order.get(next.fetch_add(1, Ordering::Relaxed)) {
             let source = file.source();
             let key = cache.key(nvrtc, &source, architecture);
             let known = cache.get(&key);
