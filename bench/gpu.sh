@@ -41,6 +41,7 @@ while (($#)); do
     esac
     shift 2
 done
+"$root/bench/gpu_unpack.sh" "$pack" || exit 2
 out=${OUT:-./gpu-results}
 mkdir -p "$out" && out=$(cd "$out" && pwd) || exit 2
 rm -f "$out"/*.log "$out/table.md"

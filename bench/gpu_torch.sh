@@ -7,7 +7,8 @@
 # DEVICE=cpu tries it without a GPU, with fewer ways. All digests of a work have to be equal: the last line says whether they are.
 set -uo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
-pack=$(cd "${1:?a folder that bench/gpu.sh --pack made}" && pwd) python=${2:-python3} device=${DEVICE:-cuda:0}
+"$(dirname "${BASH_SOURCE[0]}")/gpu_unpack.sh" "${1:?a folder that bench/gpu.sh --pack made}" || exit 2
+pack=$(cd "$1" && pwd) python=${2:-python3} device=${DEVICE:-cuda:0}
 out=${OUT:-./gpu-results}
 mkdir -p "$out" && out=$(cd "$out" && pwd) || exit 2
 export PYTHONPATH=$pack/python${PYTHONPATH:+:$PYTHONPATH} XDG_CACHE_HOME=${XDG_CACHE_HOME:-$out/cache} NCCL_MULTI_RANK_GPU_ENABLE=1

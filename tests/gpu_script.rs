@@ -501,6 +501,13 @@ fn what_is_packed_follows_from_the_names_of_targets() {
     bench.stub("pack/conformance/old", "exit 1");
     let Some(output) = pack(&bench) else { return };
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let files = |folder: PathBuf| {
+        let entries = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+        entries.map(|path| path.file_name().unwrap().to_str().unwrap().to_owned()).collect::<Vec<_>>()
+    };
+    assert_eq!(files(bench.at("pack")), ["programs.tar.gz"], "one file is carried");
+    let unpacked = unpack(&bench);
+    assert!(unpacked.status.success(), "{}", String::from_utf8_lossy(&unpacked.stderr));
     let mut packed = Vec::new();
     for folder in ["", "conformance", "digests", "train", "nccl"] {
         let entries = fs::read_dir(bench.at("pack").join(folder)).unwrap().map(|entry| entry.unwrap().path());
@@ -518,6 +525,7 @@ fn what_is_packed_follows_from_the_names_of_targets() {
             "dtrain",
             "kernels",
             "nccl/modes",
+            "programs.tar.gz",
             "train/step"
         ]
     );
@@ -527,6 +535,24 @@ fn what_is_packed_follows_from_the_names_of_targets() {
     for file in ["_native.abi3.so", "__init__.py", "_train.py"] {
         assert!(bench.at("pack/python/dtrain").join(file).is_file(), "{file} is not packed");
     }
+}
+
+/// Unpacks there what was packed here.
+fn unpack(bench: &Bench) -> Output {
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("bench/gpu_unpack.sh");
+    Command::new(script).arg(bench.at("pack")).output().expect("the script runs")
+}
+
+#[test]
+fn a_pack_that_was_cut_off_on_its_way_is_refused_before_anything_runs() {
+    let bench = Bench::new();
+    fs::write(bench.at("pack/programs.tar.gz"), b"half of it").expect("a file");
+    for output in [unpack(&bench), bench.script(&[]).output().expect("the script runs")] {
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{said}");
+        assert!(said.contains("programs.tar.gz cannot be unpacked\nhint: "), "{said}");
+    }
+    assert!(!bench.at("out").exists(), "nothing was begun");
 }
 
 #[test]
