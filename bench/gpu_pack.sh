@@ -10,7 +10,7 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 to=${1:?a folder}
-pack=$(mktemp -d)
+pack=$(mktemp -d) && chmod 755 "$pack"
 trap 'rm -rf "$pack"' EXIT
 profile=${PROFILE:-release}
 most=$((64 << 20))
