@@ -38,7 +38,9 @@ __device__ inline const T* kept(u32 many, const T* start) {
     return many ? start : nullptr;
 }
 
-// Four numbers that are read, or written, at once.
-struct alignas(16) Four {
-    float v[4];
+// Numbers that are read, or written, at once.
+template <u32 N>
+struct alignas(4 * N) Piece {
+    float v[N];
 };
+typedef Piece<4> Four;

@@ -1,4 +1,10 @@
-// What `each_result` of a tile is given where there is nothing to say. Does not know which tile.
+// What tiles share: room for what all threads are told, and what `each_result` is given where there is nothing to say. Does not
+// know which tile.
+
+// Room for what belongs to a place in K.
+struct alignas(16) Shared {
+    u32 words[8];
+};
 
 // Of a column nothing but itself.
 struct Itself {

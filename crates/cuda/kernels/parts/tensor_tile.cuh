@@ -12,11 +12,6 @@ const u32 TILE_PITCH = DEPTH + 8;
 // How far a thread's turns of fetching are apart in K, where neighbours in K are none in memory.
 const u32 APART = 4;
 
-// Room for a term.
-struct alignas(16) Shared {
-    u32 words[8];
-};
-
 // Lines of K.
 struct alignas(16) TileRoom {
     static constexpr u32 ROWS = TILE, COLUMNS = TILE;

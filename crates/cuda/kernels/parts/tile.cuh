@@ -12,17 +12,6 @@
 const u32 DEPTH = 16;
 const u32 K_BLOCK = 512;
 
-// Results of a tile that are neighbours, or numbers for them.
-template <u32 N>
-struct alignas(4 * N) Piece {
-    float v[N];
-};
-
-// Room for a term.
-struct alignas(16) Shared {
-    u32 words[8];
-};
-
 // A tile of `H` x `W` results, and the numbers of a step, which are read while those of the next are written.
 template <u32 H, u32 W>
 struct alignas(16) Room {
