@@ -24,6 +24,7 @@ mod early_stopping;
 mod elastic;
 mod export;
 mod gpt2;
+mod gpu_pack;
 mod gpu_script;
 mod gpu_verdicts;
 mod groups;
