@@ -13,6 +13,8 @@ const NAME: &str = "cuDNN";
 const MOST: u64 = i32::MAX as u64;
 /// The library's workspace may be that, and the scores of all queries as halves: an engine that adds up in one order keeps them.
 const WORKSPACE: u64 = 64 << 20;
+/// Queries and keys of which such an engine keeps a tile, whole or not.
+const TILE: u64 = 128;
 
 /// Which of the two.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -85,7 +87,8 @@ impl AttentionKey {
     /// The largest workspace that the library may have. *Units*: bytes.
     #[must_use]
     pub fn most_workspace(&self) -> u64 {
-        let scores = u64::from(self.batch) * u64::from(self.heads) * u64::from(self.time).pow(2);
+        let time = u64::from(self.time).next_multiple_of(TILE);
+        let scores = (u64::from(self.batch) * u64::from(self.heads)).saturating_mul(time.pow(2));
         if self.pass == AttentionPass::Forward {
             WORKSPACE
         } else {
