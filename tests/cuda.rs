@@ -224,7 +224,7 @@ fn the_memory_that_a_rank_had_on_its_gpu_is_what_was_planned() {
 }
 
 #[test]
-fn residual_networks_train_on_a_gpu_and_what_it_has_no_operations_for_is_refused() {
+fn residual_networks_train_on_a_gpu_and_an_optimizer_that_it_has_no_kernels_for_is_refused() {
     if !has_turn(9) {
         return;
     }
@@ -232,22 +232,56 @@ fn residual_networks_train_on_a_gpu_and_what_it_has_no_operations_for_is_refused
     let settings = "model.kind=resnet model.width=4 data.augment=none micro_batch=32 steps=3 devices=cuda:0";
     let [one, two] = [1, 2].map(|ranks| machine.train(&format!("{settings} ranks={ranks} name=on-{ranks}")));
     assert_eq!(one.digest(), two.digest());
-    for (model, words) in [
-        ("lstm data.kind=npy", "devices: lstm has operations that GPUs lack kernels for"),
-        ("vit", "devices: vit has operations that GPUs lack kernels for"),
-        ("mlp optimizer.kind=muon", "optimizer.kind: muon has updates that GPUs lack kernels for"),
-    ] {
-        let data = if model.contains("npy") { "data.inputs=x.npy data.targets=y.npy" } else { "" };
-        std::fs::write(machine.path().join("x.npy"), npy("|u1", &[40, 3, 9], &[7; 40 * 27]))
-            .expect("an array");
-        std::fs::write(machine.path().join("y.npy"), npy("|u1", &[40], &[0, 1].repeat(20)))
-            .expect("an array");
-        let refused = machine.train(&format!("model.kind={model} {data} steps=3 devices=cuda:0 name=never"));
-        refused.ended_with(2);
-        refused.said(words);
-        refused.said("hint:");
-    }
+    let refused = machine.train(&format!("{MLP} optimizer.kind=muon steps=3 devices=cuda:0 name=never"));
+    refused.ended_with(2);
+    refused.said("optimizer.kind: muon has updates that GPUs lack kernels for");
+    refused.said("hint:");
     assert!(!machine.path().join("runs/never").exists());
+}
+
+/// What a model says on a GPU: near the CPU, and the same bits by one rank and by several.
+fn trains_as_on_the_cpu(machine: &Host, model: &str) {
+    let run = |how: &str| {
+        let run = machine.train(&format!("{model} micro_batch=8 global_batch=32 steps=3 {how}"));
+        run.succeeded();
+        run
+    };
+    let on_cpu = losses(&run("devices=cpu ranks=1"));
+    for (precision, near) in [("f32", 1e-4), ("bf16", 2e-2)] {
+        let one = run(&format!("devices=cuda:0 ranks=1 precision={precision}"));
+        let several = run(&format!("devices=cuda:0,1 ranks=3 isolation=thread precision={precision}"));
+        assert_eq!(several.digest(), one.digest(), "{model} in {precision}");
+        for (on_gpu, on_cpu) in losses(&one).iter().zip(&on_cpu) {
+            let off = (on_gpu - on_cpu).abs();
+            assert!(off <= near * on_cpu, "{model}: {on_gpu} in {precision} on a GPU, {on_cpu} on the CPU");
+        }
+        assert_eq!(losses(&one).len(), 3);
+    }
+}
+
+#[test]
+fn transformers_over_values_recurrent_models_and_mixed_samples_train_on_a_gpu_as_on_the_cpu() {
+    if !has_turn(16) {
+        return;
+    }
+    let Some(machine) = Host::new() else { return };
+    let values: Vec<u8> = (0..80 * 27).map(|i| (i * 37 % 251) as u8).collect();
+    let classes: Vec<u8> = (0..80).map(|i: u8| i % 5 % 4).collect();
+    for (name, bytes) in [("x.npy", npy("|u1", &[80, 3, 9], &values)), ("y.npy", npy("|u1", &[80], &classes))]
+    {
+        std::fs::write(machine.path().join(name), bytes).expect("an array");
+    }
+    let sequences = "data.kind=npy data.inputs=x.npy data.targets=y.npy";
+    let blocks = "model.layers=2 model.width=16 model.heads=2";
+    for model in [
+        format!("model.kind=lstm {sequences} model.layers=2 model.width=12"),
+        format!("model.kind=gru {sequences} model.layers=1 model.width=12 model.dropout=0.2"),
+        format!("model.kind=transformer {sequences} {blocks} model.dropout=0.2"),
+        format!("model.kind=vit {blocks} model.patch=4 data.augment=none"),
+        "model.kind=mlp model.hidden=[24] data.augment=[mixup,cutmix] loss.label_smoothing=0.1".to_owned(),
+    ] {
+        trains_as_on_the_cpu(&machine, &model);
+    }
 }
 
 #[test]
@@ -366,8 +400,9 @@ fn what_only_the_cpu_has_is_refused_for_a_gpu_and_the_rest_is_not() {
         .check_device()
         .expect("it has one for GPUs");
     Plan::open(&config(&[]), None).unwrap().check_device().unwrap();
-    let mixed = Plan::open(&config(&["data.augment=[mixup]"]), None).unwrap().check_device().unwrap_err();
-    assert!(mixed.to_string().contains("mixup and cutmix have a loss"), "{mixed}");
+    Plan::open(&config(&["data.augment=[mixup]"]), None).unwrap().check_device().unwrap();
+    let muon = Plan::open(&config(&["optimizer.kind=muon"]), None).unwrap().check_device().unwrap_err();
+    assert!(muon.to_string().contains("muon has updates"), "{muon}");
     let folder = folder();
     let table = folder.path().join("table.csv");
     write_table(&table, 50);

@@ -69,24 +69,23 @@ impl Blueprint<'_> {
         };
         let input = self.input_shape(rows);
         let model = dtrain_engine::Model::in_groups(device, chain, input, self.loss()?, group);
-        let completed = model.and_then(|model| self.completed(device, model));
+        let completed = model.and_then(|model| self.completed(model));
         Ok(completed.map_err(|error| misfit(self.config, &error))?)
     }
 
     /// The model with its groups of parameters, for targets as they are trained on, and with a loss that is scaled where small
     /// gradients would be lost otherwise.
     ///
-    /// *Errors*: a group that has no parameter; targets that the device does not take.
+    /// *Errors*: a group that has no parameter; a micro-batch or targets that cannot be mixed.
     pub fn completed<D: Device>(
         &self,
-        device: &D,
         model: dtrain_engine::Model<D>,
     ) -> Result<dtrain_engine::Model<D>, EngineError> {
         let model = match self.config.precision {
             Precision::F16 => model.scaling_loss(LossScaling::default()),
             Precision::F32 | Precision::Tf32 | Precision::Bf16 => model,
         };
-        let model = if self.mix.is_none() { model } else { model.mixing_targets(device)? };
+        let model = if self.mix.is_none() { model } else { model.mixing_targets()? };
         model.grouped(&self.config.optimizer.grouping)
     }
 

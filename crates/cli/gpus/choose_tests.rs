@@ -342,9 +342,9 @@ fn auto_is_the_gpus_where_their_test_has_passed_and_says_so_and_else_the_cpu_and
     let named = of(&["devices=all"], Auto::Cpu("no"), TestVerdict::Failed("no".into()), kept());
     assert!(matches!(&named, Chosen::Gpus { why: None, .. }));
     // A model that they lack is for the CPU where it was left to dtrain, and an error where they were named.
-    let problem = || Err(config(&[]).problem("devices", "vit has operations that GPUs lack kernels for"));
+    let problem = || Err(config(&[]).problem("devices", "muon has updates that GPUs lack kernels for"));
     let auto = of(&["devices=auto"], Auto::ByTest, TestVerdict::Passed, kept());
-    let why = Some("auto: vit has operations that GPUs lack kernels for".to_owned());
+    let why = Some("auto: muon has updates that GPUs lack kernels for".to_owned());
     assert_eq!(auto.unless(problem(), &config(&[])), Ok(Chosen::Cpu { why }));
     assert!(matches!(named.unless(problem(), &config(&[])), Ok(Chosen::Gpus { .. })));
     let ranks = |verdict: TestVerdict| {

@@ -114,7 +114,7 @@ impl Plan {
         };
         let input = blueprint.input_shape(rows);
         let model = dtrain_engine::Model::new(device, chain, input, loss.clone())?;
-        blueprint.completed(device, model)
+        blueprint.completed(model)
     }
 
     /// The slots that a rank needs for gradients of so many elements, as long as all ranks are there.
@@ -195,22 +195,15 @@ impl Plan {
 
     /// Whether the model can be trained on another device than the CPU.
     ///
-    /// *Errors*: a program's own model that is made for the CPU alone; operations and optimizers that GPUs lack kernels for.
+    /// *Errors*: a program's own model that is made for the CPU alone; an optimizer that GPUs lack kernels for.
     pub fn check_device(&self) -> Result<(), Problem> {
         let for_gpus = self.blueprint().own.is_some_and(|own| own.gpu_model.is_some());
         let (key, message) = match self.config.model {
             Model::Own | Model::Torch if !for_gpus => {
                 ("devices", "the model of this program is made for the CPU".to_owned())
             }
-            Model::Encoder { .. } | Model::Recurrent { .. } => {
-                let model = self.config.model.kind().name();
-                ("devices", format!("{model} has operations that GPUs lack kernels for"))
-            }
             _ if matches!(self.config.optimizer.rule, Rule::Muon(_)) => {
                 ("optimizer.kind", "muon has updates that GPUs lack kernels for".to_owned())
-            }
-            _ if !self.opened.train.mix().is_none() => {
-                ("data.augment", "mixup and cutmix have a loss that GPUs lack a kernel for".to_owned())
             }
             _ => return Ok(()),
         };

@@ -1,5 +1,6 @@
-// attention_W: causal self-attention over packed qkv [B, T, 3, heads, head], for heads of up to W = 32, 64, 128, 256.
-// attention_queries_W: dq, and `deltas` [B, heads, T], the sums of y dy, for the next.   attention_keys_W: dk and dv.
+// attention_W: self-attention, causal or of all keys, over packed qkv [B, T, 3, heads, head], for heads of up to W = 32,
+// 64, 128, 256. attention_queries_W: dq, and `deltas` [B, heads, T], the sums of y dy, for the next.   attention_keys_W: dk
+// and dv.
 //
 // A query (or a key, for the last) belongs to W / 32 threads, neighbours in a warp, each with every (W / 32)-th four
 // elements of the head in registers; elements beyond the head are zeros. Keys and values (queries and gradients) come
@@ -17,9 +18,13 @@ const u32 DIMS = 32;   // elements of a head that one thread has
 
 struct Shape {
     u32 time, heads, head;
+    u32 reach;  // how many keys behind its own a query sees: none, or `time`, which is all
     float scale;
 
     __device__ u64 wide() const { return (u64)heads * head; }
+    __device__ u32 last_key(u32 query) const { return least(time - 1, query + reach); }
+    // The first query of those from `first` on, and of all before, that sees key `first`.
+    __device__ u32 first_query(u32 first) const { return first - least(first, reach); }
 };
 
 // A thread's place: which head of which sequence, which query or key, and which part of the head.
@@ -128,7 +133,7 @@ __device__ inline void attend(const Shape& shape, const float* qkv, float* y, fl
 #pragma unroll
     for (u32 i = 0; i < DIMS; i++) sum[i] = 0.0f;
     float top = -infinity(), total = 0.0f;
-    u32 end = least(shape.time, place.first + 128 / GROUP);
+    u32 end = shape.last_key(place.first + 128 / GROUP - 1) + 1, last = shape.last_key(place.at);
     for (u32 start = 0; start < end; start += SOME) {
         share<GROUP>(shape, qkv + shape.wide(), pitch, start, keys);
         share<GROUP>(shape, qkv + 2 * shape.wide(), pitch, start, values);
@@ -137,17 +142,17 @@ __device__ inline void attend(const Shape& shape, const float* qkv, float* y, fl
 #pragma unroll
         for (u32 j = 0; j < SOME; j++) {
             p[j] = dot<GROUP>(q, keys, j, place.lane);
-            best = start + j <= place.at && p[j] > best ? p[j] : best;
+            best = start + j <= last && p[j] > best ? p[j] : best;
         }
-        // A query that comes before all of these keys has nothing to add.
-        if (start <= place.at) {
+        // A query that sees none of these keys has nothing to add.
+        if (start <= last) {
             float factor = exponential((top - best) * shape.scale);
             total *= factor;
 #pragma unroll
             for (u32 i = 0; i < DIMS; i++) sum[i] *= factor;
 #pragma unroll
             for (u32 j = 0; j < SOME; j++) {
-                float weight = start + j <= place.at ? exponential((p[j] - best) * shape.scale) : 0.0f;
+                float weight = start + j <= last ? exponential((p[j] - best) * shape.scale) : 0.0f;
                 total += weight;
                 add_row<GROUP>(sum, weight, values, j, place.lane);
             }
@@ -186,7 +191,7 @@ __device__ inline void queries_gradient(
     bool mine = place.at < shape.time;
     float log = mine ? logs[place.logs + place.at] : 0.0f;
     if (mine && place.lane == 0) deltas[place.logs + place.at] = delta;
-    u32 end = least(shape.time, place.first + 128 / GROUP);
+    u32 end = shape.last_key(place.first + 128 / GROUP - 1) + 1, last = shape.last_key(place.at);
     for (u32 start = 0; start < end; start += SOME) {
         share<GROUP>(shape, qkv + shape.wide(), pitch, start, keys);
         share<GROUP>(shape, qkv + 2 * shape.wide(), pitch, start, values);
@@ -197,7 +202,7 @@ __device__ inline void queries_gradient(
             float dp = dot<GROUP>(d, values, j, place.lane);
             float p = exponential(fmaf(score, shape.scale, -log));
             float ds = p * (dp - delta) * shape.scale;
-            add_row<GROUP>(dq, start + j <= place.at ? ds : 0.0f, keys, j, place.lane);
+            add_row<GROUP>(dq, start + j <= last ? ds : 0.0f, keys, j, place.lane);
         }
         __syncthreads();
     }
@@ -216,8 +221,8 @@ __device__ inline void keys_gradient(
     take<GROUP>(shape, qkv + 2 * shape.wide(), pitch, place.at, place.lane, v);
 #pragma unroll
     for (u32 i = 0; i < DIMS; i++) dk[i] = dv[i] = 0.0f;
-    // Queries before this block's first key do not see it.
-    for (u32 start = place.first; start < shape.time; start += SOME) {
+    // Queries that see none of this block's keys are passed over.
+    for (u32 start = shape.first_query(place.first); start < shape.time; start += SOME) {
         share<GROUP>(shape, qkv, pitch, start, queries);
         share<GROUP>(shape, dy + place.out, shape.wide(), start, gradients);
         __syncthreads();
@@ -226,7 +231,7 @@ __device__ inline void keys_gradient(
             float score = dot<GROUP>(k, queries, j, place.lane);
             float dp = dot<GROUP>(v, gradients, j, place.lane);
             u32 query = start + j;
-            if (query >= place.at && query < shape.time) {
+            if (query + shape.reach >= place.at && query < shape.time) {
                 float p = exponential(fmaf(score, shape.scale, -logs[place.logs + query]));
                 float ds = p * (dp - deltas[place.logs + query]) * shape.scale;
                 add_row<GROUP>(dv, p, gradients, j, place.lane);
@@ -241,22 +246,22 @@ __device__ inline void keys_gradient(
 
 #define ATTENTION(W)                                                                                                     \
     extern "C" __global__ void __launch_bounds__(128) attention_##W(                                                     \
-        const float* qkv, float* y, float* logs, u32 time, u32 heads, u32 head, float scale) {                           \
+        const float* qkv, float* y, float* logs, u32 time, u32 heads, u32 head, u32 reach, float scale) {                \
         alignas(16) __shared__ float keys[SOME * W], values[SOME * W];                                                   \
-        attend<W / DIMS>(Shape{time, heads, head, scale}, qkv, y, logs, keys, values);                                   \
+        attend<W / DIMS>(Shape{time, heads, head, reach, scale}, qkv, y, logs, keys, values);                            \
     }                                                                                                                    \
     extern "C" __global__ void __launch_bounds__(128) attention_queries_##W(                                             \
         const float* qkv, const float* y, const float* logs, const float* dy, float* dqkv, float* deltas, u32 time,      \
-        u32 heads, u32 head, float scale) {                                                                              \
+        u32 heads, u32 head, u32 reach, float scale) {                                                                   \
         alignas(16) __shared__ float keys[SOME * W], values[SOME * W];                                                   \
         queries_gradient<W / DIMS>(                                                                                      \
-            Shape{time, heads, head, scale}, qkv, y, logs, dy, dqkv, deltas, keys, values);                              \
+            Shape{time, heads, head, reach, scale}, qkv, y, logs, dy, dqkv, deltas, keys, values);                       \
     }                                                                                                                    \
     extern "C" __global__ void __launch_bounds__(128) attention_keys_##W(                                                \
         const float* qkv, const float* logs, const float* deltas, const float* dy, float* dqkv, u32 time, u32 heads,     \
-        u32 head, float scale) {                                                                                         \
+        u32 head, u32 reach, float scale) {                                                                              \
         alignas(16) __shared__ float queries[SOME * W], gradients[SOME * W];                                             \
-        keys_gradient<W / DIMS>(Shape{time, heads, head, scale}, qkv, logs, deltas, dy, dqkv, queries, gradients);       \
+        keys_gradient<W / DIMS>(Shape{time, heads, head, reach, scale}, qkv, logs, deltas, dy, dqkv, queries, gradients);\
     }
 
 ATTENTION(32)

@@ -1,6 +1,6 @@
-// attention_bf16_W: causal self-attention over packed bf16 qkv [B, T, 3, heads, head] on tensor cores, for heads of up to
-// W = 32, 64, 128 elements, a multiple of 8.   attention_bf16_queries_W: dq, and `deltas` [B, heads, T], the sums of
-// y dy, for the next.   attention_bf16_keys_W: dk and dv.   attention_f16_W, ...: the same over f16.
+// attention_bf16_W: self-attention, causal or of all keys, over packed bf16 qkv [B, T, 3, heads, head] on tensor cores, for
+// heads of up to W = 32, 64, 128 elements, a multiple of 8.   attention_bf16_queries_W: dq, and `deltas` [B, heads, T], the
+// sums of y dy, for the next.   attention_bf16_keys_W: dk and dv.   attention_f16_W, ...: the same over f16.
 //
 // A block has 64 queries (keys, for the last), 16 a warp, in registers for good. Keys and values (queries and gradients)
 // come through shared memory in tiles, one tile ahead. What lies beyond the head and the sequence is zero. Scores, sums,
@@ -19,9 +19,13 @@ const float LOG2_E = 1.44269504088896340736f;
 
 struct Shape {
     u32 time, heads, head;
+    u32 reach;  // how many keys behind its own a query sees: none, or `time`, which is all
     float scale;
 
     __device__ u64 wide() const { return (u64)heads * head; }
+    __device__ u32 last_key(u32 query) const { return least(time - 1, query + reach); }
+    // The first query of those from `first` on, and of all before, that sees key `first`.
+    __device__ u32 first_query(u32 first) const { return first - least(first, reach); }
 };
 
 // A thread's place: which head of which sequence, which rows.
@@ -172,7 +176,9 @@ __device__ inline void attend(const Shape& shape, const u16* qkv, u16* y, float*
     float sum[W / 8][4], top[2] = {-infinity(), -infinity()}, total[2] = {0.0f, 0.0f};
     clear(sum);
     float scale2 = shape.scale * LOG2_E;
-    u32 end = least(shape.time, place.first + ROWS), stage = 0;
+    u32 end = shape.last_key(place.first + ROWS - 1) + 1, stage = 0;
+    u32 last[2] = {shape.last_key(place.row), shape.last_key(place.row + 8)};
+    u32 last_of_warp = shape.last_key(place.first_of_warp() + 15);
     fetch<W, TILE>(room, shape, qkv + shape.wide(), pitch, 0);
     fetch<W, TILE>(room + EACH, shape, qkv + 2 * shape.wide(), pitch, 0);
     end_of_copies();
@@ -186,15 +192,15 @@ __device__ inline void attend(const Shape& shape, const u16* qkv, u16* y, float*
         copies_are_done<1>();
         __syncthreads();
         const u16 *keys = room + stage * 2 * EACH, *values = keys + EACH;
-        // A warp whose queries all come before these keys has nothing to add.
-        if (start <= place.first_of_warp() + 15) {
+        // A warp whose queries see none of these keys has nothing to add.
+        if (start <= last_of_warp) {
             float s[TILE / 8][4];
             products<W, TILE>(s, q, keys);
-            if (start + TILE > place.first_of_warp()) {
+            if (start + TILE > shape.last_key(place.first_of_warp())) {
 #pragma unroll
                 for (u32 i = 0; i < TILE / 2; i++) {
-                    u32 key = start + i / 4 * 8 + 2 * place.lane4 + i % 2, query = place.row + i % 4 / 2 * 8;
-                    if (key > query || key >= shape.time) s[i / 4][i % 4] = -infinity();
+                    u32 key = start + i / 4 * 8 + 2 * place.lane4 + i % 2;
+                    if (key > last[i % 4 / 2]) s[i / 4][i % 4] = -infinity();
                 }
             }
             soften<W, TILE>(scale2, s, sum, 0, top[0], total[0]);
@@ -246,7 +252,9 @@ __device__ inline void queries_gradient(
     float dq[W / 8][4];
     clear(dq);
     float scale2 = shape.scale * LOG2_E;
-    u32 end = least(shape.time, place.first + ROWS), stage = 0;
+    u32 end = shape.last_key(place.first + ROWS - 1) + 1, stage = 0;
+    u32 last[2] = {shape.last_key(place.row), shape.last_key(place.row + 8)};
+    u32 last_of_warp = shape.last_key(place.first_of_warp() + 15);
     fetch<W, TILE>(room, shape, qkv + shape.wide(), pitch, 0);
     fetch<W, TILE>(room + EACH, shape, qkv + 2 * shape.wide(), pitch, 0);
     end_of_copies();
@@ -260,7 +268,7 @@ __device__ inline void queries_gradient(
         copies_are_done<1>();
         __syncthreads();
         const u16 *keys = room + stage * 2 * EACH, *values = keys + EACH;
-        if (start <= place.first_of_warp() + 15) {
+        if (start <= last_of_warp) {
             float s[TILE / 8][4], ds[TILE / 8][4];
             products<W, TILE>(s, q, keys);
             products<W, TILE>(ds, d, values);
@@ -269,7 +277,7 @@ __device__ inline void queries_gradient(
                 u32 key = start + i / 4 * 8 + 2 * place.lane4 + i % 2, r = i % 4 / 2;
                 float p = power_of_two(fmaf(s[i / 4][i % 4], scale2, -log2[r]));
                 float& each = ds[i / 4][i % 4];
-                each = key <= place.row + 8 * r ? p * (each - delta[r]) : 0.0f;
+                each = key <= last[r] ? p * (each - delta[r]) : 0.0f;
             }
             add_rows<W, TILE>(dq, ds, keys);
         }
@@ -296,11 +304,12 @@ __device__ inline void keys_gradient(
     clear(dv);
     float scale2 = shape.scale * LOG2_E;
     u32 stage = 0;
-    // Queries before this block's first key do not see it.
-    fetch<W, TILE>(room, shape, qkv, pitch, place.first);
-    fetch<W, TILE>(room + EACH, shape, dy, shape.wide(), place.first);
+    // Queries that see none of this block's keys are passed over.
+    u32 begin = shape.first_query(place.first);
+    fetch<W, TILE>(room, shape, qkv, pitch, begin);
+    fetch<W, TILE>(room + EACH, shape, dy, shape.wide(), begin);
     end_of_copies();
-    for (u32 start = place.first; start < shape.time; start += TILE, stage ^= 1) {
+    for (u32 start = begin; start < shape.time; start += TILE, stage ^= 1) {
         if (start + TILE < shape.time) {
             u16* next = room + (stage ^ 1) * 2 * EACH;
             fetch<W, TILE>(next, shape, qkv, pitch, start + TILE);
@@ -310,7 +319,7 @@ __device__ inline void keys_gradient(
         copies_are_done<1>();
         __syncthreads();
         const u16 *queries = room + stage * 2 * EACH, *gradients = queries + EACH;
-        if (start + TILE > place.first_of_warp()) {
+        if (start + TILE + shape.reach > place.first_of_warp()) {
             float p[TILE / 8][4], ds[TILE / 8][4];
             products<W, TILE>(p, k, queries);
             products<W, TILE>(ds, v, gradients);
@@ -322,7 +331,7 @@ __device__ inline void keys_gradient(
 #pragma unroll
                 for (u32 r = 0; r < 2; r++) {
                     float &each = p[i / 2][2 * r + i % 2], &change = ds[i / 2][2 * r + i % 2];
-                    bool seen = there && query >= place.row + 8 * r;
+                    bool seen = there && query + shape.reach >= place.row + 8 * r;
                     each = seen ? power_of_two(fmaf(each, scale2, -log2)) : 0.0f;
                     change = seen ? each * (change - delta) : 0.0f;
                 }
@@ -340,24 +349,24 @@ __device__ inline void keys_gradient(
 // Two stages of two tiles; the block's own 64 rows come through the same room before.
 #define ATTENTION(W)                                                                                                     \
     extern "C" __global__ void __launch_bounds__(128) NAME(attention_, _##W)(                                            \
-        const u16* qkv, u16* y, float* logs, u32 time, u32 heads, u32 head, float scale) {                               \
+        const u16* qkv, u16* y, float* logs, u32 time, u32 heads, u32 head, u32 reach, float scale) {                    \
         const u32 TILE = W > 64 ? 32 : 64;                                                                               \
         alignas(16) __shared__ u16 room[4 * TILE * (W + 8)];                                                             \
-        attend<W, TILE>(Shape{time, heads, head, scale}, qkv, y, logs, room);                                            \
+        attend<W, TILE>(Shape{time, heads, head, reach, scale}, qkv, y, logs, room);                                     \
     }                                                                                                                    \
     extern "C" __global__ void __launch_bounds__(128) NAME(attention_, _queries_##W)(                                    \
         const u16* qkv, const u16* y, const float* logs, const u16* dy, u16* dqkv, float* deltas, u32 time, u32 heads,   \
-        u32 head, float scale) {                                                                                         \
+        u32 head, u32 reach, float scale) {                                                                              \
         const u32 TILE = W > 64 ? 32 : 64;                                                                               \
         alignas(16) __shared__ u16 room[4 * TILE * (W + 8)];                                                             \
-        queries_gradient<W, TILE>(Shape{time, heads, head, scale}, qkv, y, logs, dy, dqkv, deltas, room);                \
+        queries_gradient<W, TILE>(Shape{time, heads, head, reach, scale}, qkv, y, logs, dy, dqkv, deltas, room);         \
     }                                                                                                                    \
     extern "C" __global__ void __launch_bounds__(128) NAME(attention_, _keys_##W)(                                       \
         const u16* qkv, const float* logs, const float* deltas, const u16* dy, u16* dqkv, u32 time, u32 heads, u32 head, \
-        float scale) {                                                                                                   \
+        u32 reach, float scale) {                                                                                        \
         const u32 TILE = W > 64 ? 16 : 32;                                                                               \
         alignas(16) __shared__ u16 room[4 * TILE * (W + 8)];                                                             \
-        keys_gradient<W, TILE>(Shape{time, heads, head, scale}, qkv, logs, deltas, dy, dqkv, room);                      \
+        keys_gradient<W, TILE>(Shape{time, heads, head, reach, scale}, qkv, logs, deltas, dy, dqkv, room);               \
     }
 
 ATTENTION(32)

@@ -106,8 +106,14 @@ macro_rules! kernels {
 }
 
 kernels! {
-    FILL_CU "fill.cu" [] {
-        FILL "fill" 256 "Frl"
+    FILL_CU "fill.cu" ["f32.cuh"] {
+        FILL "fill_f32" 256 "Frl"
+    }
+    FILL_BF16_CU "fill.cu" ["bf16.cuh"] {
+        FILL_BF16 "fill_bf16" 256 "Hrl"
+    }
+    FILL_F16_CU "fill.cu" ["f16.cuh"] {
+        FILL_F16 "fill_f16" 256 "Hrl"
     }
     COPY_CU "copy.cu" ["f32.cuh", "wide.cuh", "each.cuh"] {
         COPY "copy_f32" 256 "fFl"
@@ -160,6 +166,18 @@ kernels! {
         GELU_TANH_F16 "gelu_tanh_f16" 256 "hHl"
         GELU_TANH_GRADIENT_F16 "gelu_tanh_gradient_f16" 256 "hHl"
     }
+    SIGMOID_CU "sigmoid.cu" ["exact.cuh", "math.cuh", "f32.cuh", "wide.cuh", "each.cuh"] {
+        SIGMOID "sigmoid_f32" 256 "fFl"
+        SIGMOID_GRADIENT "sigmoid_gradient_f32" 256 "fFl"
+    }
+    SIGMOID_BF16_CU "sigmoid.cu" ["quick.cuh", "math.cuh", "bf16.cuh", "wide.cuh", "each.cuh"] {
+        SIGMOID_BF16 "sigmoid_bf16" 256 "hHl"
+        SIGMOID_GRADIENT_BF16 "sigmoid_gradient_bf16" 256 "hHl"
+    }
+    SIGMOID_F16_CU "sigmoid.cu" ["quick.cuh", "math.cuh", "f16.cuh", "wide.cuh", "each.cuh"] {
+        SIGMOID_F16 "sigmoid_f16" 256 "hHl"
+        SIGMOID_GRADIENT_F16 "sigmoid_gradient_f16" 256 "hHl"
+    }
     BIAS_ACTIVATION_CU "bias_activation.cu" ["f32.cuh", "wide.cuh", "channels.cuh"] {
         BIAS_ACTIVATION "bias_activation_f32" 256 "fFluuu"
     }
@@ -186,6 +204,30 @@ kernels! {
     }
     TURN_F16_CU "turn.cu" ["f16.cuh"] {
         TURN_F16 "turn_f16" 256 "hfhHuuuuu"
+    }
+    ROWS_CU "rows.cu" ["f32.cuh", "wide.cuh"] {
+        COPY_ROWS "copy_rows_f32" 256 "fFuuu"
+        CLASS_TOKEN "class_token_f32" 256 "fffFuu"
+    }
+    ROWS_BF16_CU "rows.cu" ["bf16.cuh", "wide.cuh"] {
+        COPY_ROWS_BF16 "copy_rows_bf16" 256 "hHuuu"
+        CLASS_TOKEN_BF16 "class_token_bf16" 256 "hffHuu"
+    }
+    ROWS_F16_CU "rows.cu" ["f16.cuh", "wide.cuh"] {
+        COPY_ROWS_F16 "copy_rows_f16" 256 "hHuuu"
+        CLASS_TOKEN_F16 "class_token_f16" 256 "hffHuu"
+    }
+    ROW_PRODUCTS_CU "row_products.cu" ["sums.cuh", "f32.cuh", "wide.cuh", "each.cuh", "channels.cuh"] {
+        SCALE_ROWS "scale_rows_f32" 256 "ffFluu"
+        DOT_ROWS "dot_rows_f32" 256 "ffFuu"
+    }
+    ROW_PRODUCTS_BF16_CU "row_products.cu" ["sums.cuh", "bf16.cuh", "wide.cuh", "each.cuh", "channels.cuh"] {
+        SCALE_ROWS_BF16 "scale_rows_bf16" 256 "hhHluu"
+        DOT_ROWS_BF16 "dot_rows_bf16" 256 "hhHuu"
+    }
+    ROW_PRODUCTS_F16_CU "row_products.cu" ["sums.cuh", "f16.cuh", "wide.cuh", "each.cuh", "channels.cuh"] {
+        SCALE_ROWS_F16 "scale_rows_f16" 256 "hhHluu"
+        DOT_ROWS_F16 "dot_rows_f16" 256 "hhHuu"
     }
     DROPOUT_CU "dropout.cu" ["f32.cuh", "wide.cuh"] {
         DROPOUT "dropout_f32" 256 "fFluuuuuur"
@@ -309,16 +351,19 @@ kernels! {
     }
     LOSSES_CU "losses.cu" ["exact.cuh", "math.cuh", "sums.cuh", "f32.cuh", "wide.cuh"] {
         CROSS_ENTROPY "cross_entropy_f32" 512 "fifFDIuuruurf"
+        MIXED_CROSS_ENTROPY "mixed_cross_entropy_f32" 512 "fifFDIuurrf"
         SQUARED_ERROR "squared_error_f32" 256 "ffFDIuurf"
         ARG_MAX "arg_max_f32" 256 "fIuu"
     }
     LOSSES_BF16_CU "losses.cu" ["quick.cuh", "math.cuh", "sums.cuh", "bf16.cuh", "wide.cuh"] {
         CROSS_ENTROPY_BF16 "cross_entropy_bf16" 512 "hifHDIuuruurf"
+        MIXED_CROSS_ENTROPY_BF16 "mixed_cross_entropy_bf16" 512 "hifHDIuurrf"
         SQUARED_ERROR_BF16 "squared_error_bf16" 256 "hfHDIuurf"
         ARG_MAX_BF16 "arg_max_bf16" 256 "hIuu"
     }
     LOSSES_F16_CU "losses.cu" ["quick.cuh", "math.cuh", "sums.cuh", "f16.cuh", "wide.cuh"] {
         CROSS_ENTROPY_F16 "cross_entropy_f16" 512 "hifHDIuuruurf"
+        MIXED_CROSS_ENTROPY_F16 "mixed_cross_entropy_f16" 512 "hifHDIuurrf"
         SQUARED_ERROR_F16 "squared_error_f16" 256 "hfHDIuurf"
         ARG_MAX_F16 "arg_max_f16" 256 "hIuu"
     }
@@ -409,41 +454,59 @@ kernels! {
         CONV3D_F16_INPUT_GRADIENT "conv3d_f16_input_gradient" 128 "hhhHV"
         CONV3D_F16_WEIGHT_GRADIENT "conv3d_f16_weight_gradient" 128 "hhFVu"
     }
+    RECURRENT_CU "recurrent.cu" ["exact.cuh", "math.cuh", "f32.cuh"] {
+        LSTM_CELLS "lstm_cells_f32" 256 "ffFFFuuuu"
+        GRU_CELLS "gru_cells_f32" 256 "ffFFuuuu"
+        LSTM_GRADIENT "lstm_gradient_f32" 256 "fffFFuuuu"
+        GRU_GRADIENT "gru_gradient_f32" 256 "ffFFuuuu"
+    }
+    RECURRENT_BF16_CU "recurrent.cu" ["exact.cuh", "math.cuh", "bf16.cuh"] {
+        LSTM_CELLS_BF16 "lstm_cells_bf16" 256 "ffFFHuuuu"
+        GRU_CELLS_BF16 "gru_cells_bf16" 256 "ffFHuuuu"
+        LSTM_GRADIENT_BF16 "lstm_gradient_bf16" 256 "ffhFHuuuu"
+        GRU_GRADIENT_BF16 "gru_gradient_bf16" 256 "fhHHuuuu"
+    }
+    RECURRENT_F16_CU "recurrent.cu" ["exact.cuh", "math.cuh", "f16.cuh"] {
+        LSTM_CELLS_F16 "lstm_cells_f16" 256 "ffFFHuuuu"
+        GRU_CELLS_F16 "gru_cells_f16" 256 "ffFHuuuu"
+        LSTM_GRADIENT_F16 "lstm_gradient_f16" 256 "ffhFHuuuu"
+        GRU_GRADIENT_F16 "gru_gradient_f16" 256 "fhHHuuuu"
+    }
     ATTENTION_CU "attention.cu" ["exact.cuh", "math.cuh", "sums.cuh"] {
-        ATTENTION_32 "attention_32" 128 "fFFuuur"
-        ATTENTION_QUERIES_32 "attention_queries_32" 128 "ffffFFuuur"
-        ATTENTION_KEYS_32 "attention_keys_32" 128 "ffffFuuur"
-        ATTENTION_64 "attention_64" 128 "fFFuuur"
-        ATTENTION_QUERIES_64 "attention_queries_64" 128 "ffffFFuuur"
-        ATTENTION_KEYS_64 "attention_keys_64" 128 "ffffFuuur"
-        ATTENTION_128 "attention_128" 128 "fFFuuur"
-        ATTENTION_QUERIES_128 "attention_queries_128" 128 "ffffFFuuur"
-        ATTENTION_KEYS_128 "attention_keys_128" 128 "ffffFuuur"
-        ATTENTION_256 "attention_256" 128 "fFFuuur"
-        ATTENTION_QUERIES_256 "attention_queries_256" 128 "ffffFFuuur"
-        ATTENTION_KEYS_256 "attention_keys_256" 128 "ffffFuuur"
+        ATTENTION_32 "attention_32" 128 "fFFuuuur"
+        ATTENTION_QUERIES_32 "attention_queries_32" 128 "ffffFFuuuur"
+        ATTENTION_KEYS_32 "attention_keys_32" 128 "ffffFuuuur"
+        ATTENTION_64 "attention_64" 128 "fFFuuuur"
+        ATTENTION_QUERIES_64 "attention_queries_64" 128 "ffffFFuuuur"
+        ATTENTION_KEYS_64 "attention_keys_64" 128 "ffffFuuuur"
+        ATTENTION_128 "attention_128" 128 "fFFuuuur"
+        ATTENTION_QUERIES_128 "attention_queries_128" 128 "ffffFFuuuur"
+        ATTENTION_KEYS_128 "attention_keys_128" 128 "ffffFuuuur"
+        ATTENTION_256 "attention_256" 128 "fFFuuuur"
+        ATTENTION_QUERIES_256 "attention_queries_256" 128 "ffffFFuuuur"
+        ATTENTION_KEYS_256 "attention_keys_256" 128 "ffffFuuuur"
     }
     ATTENTION_BF16_CU "attention_half.cu" ["quick.cuh", "math.cuh", "sums.cuh", "bf16.cuh", "tensor.cuh"] {
-        ATTENTION_BF16_32 "attention_bf16_32" 128 "hHFuuur"
-        ATTENTION_BF16_QUERIES_32 "attention_bf16_queries_32" 128 "hhfhHFuuur"
-        ATTENTION_BF16_KEYS_32 "attention_bf16_keys_32" 128 "hffhHuuur"
-        ATTENTION_BF16_64 "attention_bf16_64" 128 "hHFuuur"
-        ATTENTION_BF16_QUERIES_64 "attention_bf16_queries_64" 128 "hhfhHFuuur"
-        ATTENTION_BF16_KEYS_64 "attention_bf16_keys_64" 128 "hffhHuuur"
-        ATTENTION_BF16_128 "attention_bf16_128" 128 "hHFuuur"
-        ATTENTION_BF16_QUERIES_128 "attention_bf16_queries_128" 128 "hhfhHFuuur"
-        ATTENTION_BF16_KEYS_128 "attention_bf16_keys_128" 128 "hffhHuuur"
+        ATTENTION_BF16_32 "attention_bf16_32" 128 "hHFuuuur"
+        ATTENTION_BF16_QUERIES_32 "attention_bf16_queries_32" 128 "hhfhHFuuuur"
+        ATTENTION_BF16_KEYS_32 "attention_bf16_keys_32" 128 "hffhHuuuur"
+        ATTENTION_BF16_64 "attention_bf16_64" 128 "hHFuuuur"
+        ATTENTION_BF16_QUERIES_64 "attention_bf16_queries_64" 128 "hhfhHFuuuur"
+        ATTENTION_BF16_KEYS_64 "attention_bf16_keys_64" 128 "hffhHuuuur"
+        ATTENTION_BF16_128 "attention_bf16_128" 128 "hHFuuuur"
+        ATTENTION_BF16_QUERIES_128 "attention_bf16_queries_128" 128 "hhfhHFuuuur"
+        ATTENTION_BF16_KEYS_128 "attention_bf16_keys_128" 128 "hffhHuuuur"
     }
     ATTENTION_F16_CU "attention_half.cu" ["quick.cuh", "math.cuh", "sums.cuh", "f16.cuh", "tensor.cuh"] {
-        ATTENTION_F16_32 "attention_f16_32" 128 "hHFuuur"
-        ATTENTION_F16_QUERIES_32 "attention_f16_queries_32" 128 "hhfhHFuuur"
-        ATTENTION_F16_KEYS_32 "attention_f16_keys_32" 128 "hffhHuuur"
-        ATTENTION_F16_64 "attention_f16_64" 128 "hHFuuur"
-        ATTENTION_F16_QUERIES_64 "attention_f16_queries_64" 128 "hhfhHFuuur"
-        ATTENTION_F16_KEYS_64 "attention_f16_keys_64" 128 "hffhHuuur"
-        ATTENTION_F16_128 "attention_f16_128" 128 "hHFuuur"
-        ATTENTION_F16_QUERIES_128 "attention_f16_queries_128" 128 "hhfhHFuuur"
-        ATTENTION_F16_KEYS_128 "attention_f16_keys_128" 128 "hffhHuuur"
+        ATTENTION_F16_32 "attention_f16_32" 128 "hHFuuuur"
+        ATTENTION_F16_QUERIES_32 "attention_f16_queries_32" 128 "hhfhHFuuuur"
+        ATTENTION_F16_KEYS_32 "attention_f16_keys_32" 128 "hffhHuuuur"
+        ATTENTION_F16_64 "attention_f16_64" 128 "hHFuuuur"
+        ATTENTION_F16_QUERIES_64 "attention_f16_queries_64" 128 "hhfhHFuuuur"
+        ATTENTION_F16_KEYS_64 "attention_f16_keys_64" 128 "hffhHuuuur"
+        ATTENTION_F16_128 "attention_f16_128" 128 "hHFuuuur"
+        ATTENTION_F16_QUERIES_128 "attention_f16_queries_128" 128 "hhfhHFuuuur"
+        ATTENTION_F16_KEYS_128 "attention_f16_keys_128" 128 "hffhHuuuur"
     }
     PRODUCT_BF16_CU "product_half.cu" ["quick.cuh", "math.cuh", "bf16.cuh", "tensor.cuh"] {
         PRODUCT_BF16_NT_64 "product_bf16_nt_64" 128 "hhfhFHuuullluuuu"

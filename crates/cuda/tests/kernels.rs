@@ -23,11 +23,16 @@ const POINT_WISE: &[Check] = &[
     elementwise::gelu_gradient,
     elementwise::gelu_tanh,
     elementwise::gelu_tanh_gradient,
+    elementwise::sigmoid,
+    elementwise::sigmoid_gradient,
     elementwise::bias_activation,
     elementwise::askew,
     turning::turn,
     turning::turn_on_the_way,
 ];
+const ROWS: &[Check] = &[rows::copy_rows, rows::class_token, rows::scale_rows, rows::dot_rows];
+const RECURRENT: &[Check] =
+    &[recurrent::lstm_cells, recurrent::gru_cells, recurrent::lstm_gradient, recurrent::gru_gradient];
 /// So many elements that a grid as large as any has several turns.
 const LONG_LISTS: &[Check] = &[elementwise::long_list];
 const DROPOUT: &[Check] = &[elementwise::dropout];
@@ -51,8 +56,14 @@ const SUMS: &[Check] = &[
 ];
 const LAYER_NORM: &[Check] = &[norms::layer_norm, norms::layer_norm_gradient];
 const BATCH_NORM: &[Check] = &[norms::batch_norm, norms::batch_norm_by, norms::batch_norm_gradient];
-const LOSSES: &[Check] =
-    &[losses::cross_entropy, losses::broken_rows, losses::squared_error, losses::same_bits, losses::arg_max];
+const LOSSES: &[Check] = &[
+    losses::cross_entropy,
+    losses::mixed_cross_entropy,
+    losses::broken_rows,
+    losses::squared_error,
+    losses::same_bits,
+    losses::arg_max,
+];
 const POOLING: &[Check] = &[pooling::max_pool, pooling::avg_pool];
 const EMBEDDINGS: &[Check] = &[embedding::embedding, embedding::embedding_gradient, embedding::wrong_ids];
 const PRODUCTS: &[Check] = &[
@@ -118,6 +129,8 @@ const STORED_BF16: &[Check] = &[
     stored::rows_apart::<Bf16>,
     stored::pooling::<Bf16>,
     stored::embedding::<Bf16>,
+    rows::of_halves::<Bf16>,
+    recurrent::of_halves::<Bf16>,
     stored::product_without_a_kernel::<Bf16>,
     stored::attention_without_a_kernel::<Bf16>,
     conv_half::conv2d::<Bf16>,
@@ -155,6 +168,8 @@ const STORED_F16: &[Check] = &[
     stored::rows_apart::<F16>,
     stored::pooling::<F16>,
     stored::embedding::<F16>,
+    rows::of_halves::<F16>,
+    recurrent::of_halves::<F16>,
     stored::product_without_a_kernel::<F16>,
     stored::attention_without_a_kernel::<F16>,
     conv_half::conv2d::<F16>,
@@ -210,6 +225,8 @@ fn parameters_are_those_of_the_table() {
 fn no_kernel_reads_beyond_its_memory() {
     stay_inside(&[
         POINT_WISE,
+        ROWS,
+        RECURRENT,
         LONG_LISTS,
         DROPOUT,
         HALVES,
@@ -258,6 +275,16 @@ fn stay_inside(checks: &[&[Check]]) {
 fn point_wise_operations_have_the_bits_of_the_cpu() {
     hold(POINT_WISE);
     hold(LONG_LISTS);
+}
+
+#[test]
+fn rows_are_copied_and_multiplied_as_on_the_cpu() {
+    hold(ROWS);
+}
+
+#[test]
+fn recurrent_cells_have_the_bits_of_the_cpu() {
+    hold(RECURRENT);
 }
 
 #[test]
@@ -382,10 +409,12 @@ const CROWDED: [(&str, u64); 7] = [
 
 /// Kernels whose accesses of 16 bytes touch sectors for half of their bytes: a thread's next one has the other half, and finds it in
 /// the cache. Eight f32 of a row belong to one thread, in whose order they are added.
-const HALF_EMPTY: [&str; 7] = [
+const HALF_EMPTY: [&str; 9] = [
     "layer_norm",
     "cross_entropy_f32",
+    "mixed_cross_entropy_f32",
     "to_",
+    "class_token_bf16",
     "from_",
     "attention_32",
     "attention_queries_32",
@@ -422,7 +451,10 @@ fn watch(checks: &[&[Check]]) {
 #[test]
 fn threads_meet_at_barriers_only_and_ask_for_whole_sectors() {
     if has_turn(5) {
-        watch(&[POINT_WISE, DROPOUT, UPDATES, SUMS, LAYER_NORM, BATCH_NORM, LOSSES, POOLING, EMBEDDINGS]);
+        watch(&[
+            POINT_WISE, ROWS, RECURRENT, DROPOUT, UPDATES, SUMS, LAYER_NORM, BATCH_NORM, LOSSES, POOLING,
+            EMBEDDINGS,
+        ]);
         watch(&[PRODUCTS, CONVOLUTIONS, ATTENTION]);
     }
 }

@@ -8,7 +8,6 @@
 //! This file does not know what a layer or a model is.
 
 mod convolution;
-mod extra;
 mod losses;
 mod recurrent;
 mod shapes;
@@ -18,7 +17,6 @@ use dtrain_types::{Key, Wire};
 use std::ops::Range;
 
 pub use convolution::{Conv2dShape, Conv3dShape, ConvShape};
-pub use extra::Extra;
 pub use losses::{CrossEntropy, LossSums, Outputs};
 pub use recurrent::{Cell, CellGradients, CellStep, CellsKept, GATES};
 pub use shapes::{
@@ -84,11 +82,6 @@ pub trait Device: Send + Sync + Sized + 'static {
         Self::part_mut(memory, 0..values)
     }
 
-    /// Whether it has an operation that not every device has. Without it no model that needs it can be planned.
-    fn offers(&self, _extra: Extra) -> bool {
-        false
-    }
-
     /// Waits for all work given so far.
     fn wait(&self);
     /// Lets all work given so far begin. A device may keep it back until somebody waits, or reads, or it is much.
@@ -97,6 +90,32 @@ pub trait Device: Send + Sync + Sized + 'static {
     fn fill(&self, y: Self::Mut<'_>, value: f32);
     /// `y = x`.
     fn copy(&self, x: Self::Ref<'_>, y: Self::Mut<'_>);
+    /// `y[r, i] = x[r, i]` of rows that begin so far apart there, and come to begin so far apart here: what is between them stays.
+    fn copy_rows(&self, shape: Rows, [from, to]: [usize; 2], x: Self::Ref<'_>, mut y: Self::Mut<'_>) {
+        for row in 0..shape.rows {
+            let (from, to) = (row * from, row * to);
+            self.copy(Self::part(x, from..from + shape.width), Self::part_mut(&mut y, to..to + shape.width));
+        }
+    }
+    /// Of each matrix `y: [1 + rows, columns]`: the vector `token` and then `x: [rows, columns]`, to all of which
+    /// `places: [1 + rows, columns]` is added.
+    fn class_token(
+        &self,
+        shape: Matrices,
+        x: Self::Ref<'_>,
+        [token, places]: [Self::Ref<'_>; 2],
+        mut y: Self::Mut<'_>,
+    ) {
+        let Matrices { matrices, rows, columns } = shape;
+        let (from, to) = (rows * columns, (rows + 1) * columns);
+        for matrix in 0..matrices {
+            let first = Self::part_mut(&mut y, matrix * to..matrix * to + columns);
+            self.add(reborrow::<Self>(token), Self::part(places, 0..columns), first);
+            let others = Self::part_mut(&mut y, matrix * to + columns..(matrix + 1) * to);
+            let x = Self::part(x, matrix * from..(matrix + 1) * from);
+            self.add(x, Self::part(places, columns..to), others);
+        }
+    }
 
     /// `C = A B` or `C += A B`; see [`Product`]. *Order*: K in blocks of 512 from zero, each in order by fused
     /// multiply-add, blocks added in order; so a row's bits do not depend on the number of rows.
@@ -345,48 +364,34 @@ pub trait Device: Send + Sync + Sized + 'static {
         dplaces: Option<(Self::Mut<'_>, usize)>,
     );
 
-    /// `y[i, c, r] = x[i, r, c]`. *Panics* where the device does not [offer](Device::offers) it.
-    fn transpose(&self, shape: Matrices, _x: Self::Ref<'_>, _y: Self::Mut<'_>) {
-        panic!("this device does not transpose {shape:?}");
-    }
-    /// `y = 1 / (1 + e^-x)`. *Panics* where the device does not offer it.
-    fn sigmoid(&self, x: Self::Ref<'_>, _y: Self::Mut<'_>) {
-        panic!("this device has no sigmoid of {} values", Self::len(x));
-    }
-    /// `d = d y (1 - y)`, in place. *Panics* where the device does not offer it.
-    fn sigmoid_gradient(&self, y: Self::Ref<'_>, _d: Self::Mut<'_>) {
-        panic!("this device has no sigmoid of {} values", Self::len(y));
-    }
-    /// `y[r, i] = x[r, i] by[r]`. *Panics* where the device does not offer it.
-    fn scale_rows(&self, shape: Rows, _x: Self::Ref<'_>, _by: Self::Ref<'_>, _y: Self::Mut<'_>) {
-        panic!("this device does not multiply {shape:?}");
-    }
-    /// `y[r] = sum over i of a[r, i] b[r, i]`. *Panics* where the device does not offer it.
-    fn dot_rows(&self, shape: Rows, _a: Self::Ref<'_>, _b: Self::Ref<'_>, _y: Self::Mut<'_>) {
-        panic!("this device does not multiply {shape:?}");
-    }
+    /// `y[i, c, r] = x[i, r, c]`.
+    fn transpose(&self, shape: Matrices, x: Self::Ref<'_>, y: Self::Mut<'_>);
+    /// `y = 1 / (1 + e^-x)`.
+    fn sigmoid(&self, x: Self::Ref<'_>, y: Self::Mut<'_>);
+    /// `d = d y (1 - y)`, in place.
+    fn sigmoid_gradient(&self, y: Self::Ref<'_>, d: Self::Mut<'_>);
+    /// `y[r, i] = x[r, i] by[r]`.
+    fn scale_rows(&self, shape: Rows, x: Self::Ref<'_>, by: Self::Ref<'_>, y: Self::Mut<'_>);
+    /// `y[r] = sum over i of a[r, i] b[r, i]`.
+    fn dot_rows(&self, shape: Rows, a: Self::Ref<'_>, b: Self::Ref<'_>, y: Self::Mut<'_>);
     /// One step of recurrent cells: `gates` holds, at this place, the sums of the products of inputs and outputs before with weights,
     /// and becomes what [`Device::recurrent_gradient`] needs; `states` and `y` are written at this place. `biases` are those of
-    /// inputs and of outputs before, `[gates, hidden]` of PyTorch's layer. *Panics* where the device does not offer it.
+    /// inputs and of outputs before, `[gates, hidden]` of PyTorch's layer. Gates and states are f32.
     fn recurrent_cells(
         &self,
         step: &CellStep,
-        _biases: [Self::Ref<'_>; 2],
-        _gates: Self::Mut<'_>,
-        _states: Self::Mut<'_>,
-        _y: Self::Mut<'_>,
-    ) {
-        panic!("this device has no cells for {step:?}");
-    }
-    /// The gradients of one step of recurrent cells, last place first. *Panics* where the device does not offer it.
+        biases: [Self::Ref<'_>; 2],
+        gates: Self::Mut<'_>,
+        states: Self::Mut<'_>,
+        y: Self::Mut<'_>,
+    );
+    /// The gradients of one step of recurrent cells, last place first.
     fn recurrent_gradient(
         &self,
         step: &CellStep,
-        _kept: CellsKept<Self::Ref<'_>>,
-        _gradients: CellGradients<Self::Mut<'_>>,
-    ) {
-        panic!("this device has no cells for {step:?}");
-    }
+        kept: CellsKept<Self::Ref<'_>>,
+        gradients: CellGradients<Self::Mut<'_>>,
+    );
 
     /// Self-attention; `saved` has [`Device::attention_saved`] elements, `scratch`
     /// [`Device::attention_scratch`].
@@ -420,17 +425,14 @@ pub trait Device: Send + Sync + Sized + 'static {
         targets: Self::Ids<'_>,
     ) -> Self::Sums;
     /// The same of targets that are mixtures of two: `[rows, 3]` words, as [`Targets::Mixed`](crate::Targets::Mixed) has them. A row costs
-    /// the sum of what its two targets cost, each by its share, and counts as correct for the greater share. *Panics* where the
-    /// device does not [offer](Device::offers) it.
+    /// the sum of what its two targets cost, each by its share, and counts as correct for the greater share.
     fn mixed_cross_entropy(
         &self,
         shape: Rows,
-        _options: &CrossEntropy<'_, Self::Scalar>,
-        _logits: Outputs<Self::Ref<'_>, Self::Mut<'_>>,
-        _targets: Self::Ids<'_>,
-    ) -> Self::Sums {
-        panic!("this device has no cross entropy of mixed targets: {shape:?}");
-    }
+        options: &CrossEntropy<'_, Self::Scalar>,
+        logits: Outputs<Self::Ref<'_>, Self::Mut<'_>>,
+        targets: Self::Ids<'_>,
+    ) -> Self::Sums;
     /// The index of the greatest of each row's logits (the first of equals), for confusion counts.
     fn arg_max(&self, shape: Rows, logits: Self::Ref<'_>, best: &mut [u32]);
     /// Squared error summed over a row and divided by the width, summed over rows (each of weight 1). The gradient is multiplied by

@@ -4,18 +4,20 @@
 //! operations: together they use all of them, forwards, backwards and in both updates.
 
 use crate::batch::{BatchView, Inputs, Targets};
-use crate::device::Device;
+use crate::device::{Cell, Device};
 use crate::device_replica::DeviceReplica;
 use crate::error::EngineError;
 use crate::loss::Loss;
 use crate::model::Model;
-use crate::models::{CnnOptions, GptOptions, MlpOptions, PoolPlace, cnn, cnn3d, gpt, gpt2, mlp, peer};
+use crate::models::{
+    CnnOptions, EncoderOptions, GptOptions, MlpOptions, PoolPlace, cnn, cnn3d, gpt, gpt2, mlp, peer, vit,
+};
 use crate::optimizer::{Optimizer, Rule};
 use crate::own_memory::OwnMemory;
 use crate::replica::{Replica, micro_batch};
 use crate::schedule::LrSchedule;
 use crate::stage::Shape;
-use crate::stages::Chain;
+use crate::stages::{Chain, Expr, Linear, Recurrent, Take, Traced, Turn};
 use dtrain_types::{Digest, Fingerprint, MicroBatch, Seed, Step};
 
 pub(crate) const SEED: Seed = Seed(0x5e1f);
@@ -32,7 +34,7 @@ pub(crate) struct Trial<D: Device> {
 }
 
 /// All of them.
-pub(crate) fn trials<D: Device>() -> Result<[Trial<D>; 5], EngineError> {
+pub(crate) fn trials<D: Device>() -> Result<[Trial<D>; 7], EngineError> {
     let cross_entropy =
         Loss::CrossEntropy { label_smoothing: 0.1, class_weights: Vec::new(), ignore_index: None };
     let images = CnnOptions {
@@ -44,6 +46,18 @@ pub(crate) fn trials<D: Device>() -> Result<[Trial<D>; 5], EngineError> {
     };
     let text =
         GptOptions { vocabulary: CLASSES, context: TIME, layers: 1, width: 16, heads: 2, dropout: 0.1 };
+    let patches = EncoderOptions { layers: 1, width: 16, heads: 2, dropout: 0.1 };
+    // Recurrent layers of both kinds, and behind them a block that multiplies: each value by a number, and by what one decides of all.
+    let sequences = Chain::new()
+        .then(Turn::new())
+        .then(Recurrent::new(Cell::Lstm, 7))
+        .then(Recurrent::new(Cell::Gru, 6).layer(1))
+        .then(Traced::new(|x: Expr<D>| {
+            let doors = x.through("last", Take::last()).through("doors", Linear::new(TIME)).sigmoid();
+            (x.clone() * x) * doors
+        }))
+        .then(Take::last())
+        .then(Linear::new(CLASSES));
     let momentum = Rule::Sgd { momentum: 0.9, nesterov: true, weight_decay: 0.01 };
     Ok([
         Trial {
@@ -74,6 +88,18 @@ pub(crate) fn trials<D: Device>() -> Result<[Trial<D>; 5], EngineError> {
         Trial {
             stages: gpt2(&text)?,
             input: Shape::Tokens { rows: ROWS, time: TIME },
+            loss: cross_entropy.clone(),
+            rule: Rule::adamw(),
+        },
+        Trial {
+            stages: vit(&patches, 4, CLASSES)?,
+            input: Shape::values(ROWS, &[2, 8, 8]),
+            loss: cross_entropy.clone(),
+            rule: Rule::adamw(),
+        },
+        Trial {
+            stages: sequences,
+            input: Shape::values(ROWS, &[2, TIME]),
             loss: cross_entropy,
             rule: Rule::adamw(),
         },

@@ -267,8 +267,8 @@ impl SelfTest<'_> {
             let (mut d_outputs, mut dstates) = (dy, vec![0.0; out]);
             self.output(GATES * out, |cpu, dgates| {
                 dgates.fill(0.0);
-                let kept = CellsKept { gates: &gates[..], states: &kept, y: &y };
-                let gradients = CellGradients { dy: &mut d_outputs[..], dstates: &mut dstates, dgates };
+                let kept = CellsKept { gates: &gates[..], states: &kept, y: &y[..] };
+                let gradients = CellGradients { dy: &mut d_outputs[..], dstates: &mut dstates[..], dgates };
                 cpu.recurrent_gradient(&step, kept, gradients);
             });
             self.take(&dstates);

@@ -5,7 +5,7 @@
 
 use crate::batch::{BatchView, Inputs, Targets};
 use crate::describe::Description;
-use crate::device::{Device, Extra, Outputs, Rows};
+use crate::device::{Device, Outputs, Rows};
 use crate::error::EngineError;
 use crate::groups::Grouping;
 use crate::layout::{Layout, Section, StageSlice, Tensor};
@@ -140,9 +140,8 @@ impl<D: Device> Model<D> {
 
     /// The same model, trained on [`Targets::Mixed`] where its targets are classes. Evaluation takes targets as before.
     ///
-    /// *Errors*: [`EngineError::Stage`] where the device does not offer it; [`EngineError::Option`] with micro-batches of one, and with
-    /// classes that are ignored.
-    pub fn mixing_targets(mut self, device: &D) -> Result<Self, EngineError> {
+    /// *Errors*: [`EngineError::Option`] with micro-batches of one, and with classes that are ignored.
+    pub fn mixing_targets(mut self) -> Result<Self, EngineError> {
         let option = |key, reason: &str| Err(EngineError::Option { key, reason: reason.into() });
         if self.input.rows() < 2 {
             return option(
@@ -153,10 +152,6 @@ impl<D: Device> Model<D> {
         let Loss::CrossEntropy { ignore_index, .. } = &self.loss else { return Ok(self) };
         if ignore_index.is_some() {
             return option("loss.ignore_index", "targets that are mixed cannot be ignored");
-        }
-        if !device.offers(Extra::Mixtures) {
-            let reason = format!("this device has no {}; the CPU has", Extra::Mixtures.name());
-            return Err(EngineError::Stage { stage: "loss".into(), kind: "cross_entropy", reason });
         }
         self.mixes = true;
         Ok(self)

@@ -320,8 +320,8 @@ fn large_outputs(cpu: &Cpu) -> Vec<Vec<u32>> {
         }
         for at in (0..time).rev() {
             let step = CellStep { cell, rows, time, at, hidden };
-            let kept = CellsKept { gates: &gates[..], states: &states, y: &y };
-            let gradients = CellGradients { dy: &mut dy[..], dstates: &mut dstates, dgates: &mut dgates };
+            let kept = CellsKept { gates: &gates[..], states: &states, y: &y[..] };
+            let gradients = CellGradients { dy: &mut dy[..], dstates: &mut dstates[..], dgates: &mut dgates };
             cpu.recurrent_gradient(&step, kept, gradients);
         }
         all.extend([&gates, &states, &y, &dy, &dstates, &dgates].map(|out| bits(out)));

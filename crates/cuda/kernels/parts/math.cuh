@@ -1,6 +1,7 @@
-// Logarithm, hyperbolic tangent and normal distribution, term by term as the CPU device has them (crates/engine/src/cpu/math.rs).
-// What they are made of is rounded exactly, as IEEE 754 says, but for exponentials and inverses, which are those of exact.cuh or of
-// quick.cuh: behind the first they give the same bits on every GPU and on the CPU.
+// Logarithm, hyperbolic tangent, normal distribution and sigmoid, term by term as the CPU device has them
+// (crates/engine/src/cpu/math.rs). What they are made of is rounded exactly, as IEEE 754 says, but for exponentials and
+// inverses, which are those of exact.cuh or of quick.cuh: behind the first they give the same bits on every GPU and on the
+// CPU.
 
 // ln x of a positive finite number in f64, within 1e-14 relative or so.
 __device__ inline double logarithm(double x) {
@@ -81,4 +82,11 @@ __device__ inline float slope_of_tanh_gelu(float x) {
     float slope = fmaf(x * bend, twice_slope, s);
     // Where it is flat, its slope may be beyond the range.
     return bend == 0.0f ? s : slope;
+}
+
+// 1 / (1 + e^-x), by the exponential that is never great.
+__device__ inline float sigmoid(float x) {
+    float e = exponential_to_zero(-fabsf(x));
+    float greater = inverse(1.0f + e);
+    return x < 0.0f ? e * greater : greater;
 }

@@ -7,12 +7,13 @@ use super::workspace::{PendingSums, Want};
 use crate::driver::DriverError;
 use crate::memory::{Slice, SliceMut};
 use crate::operations::{
-    self as kernels, HalfResult, LossRows, LossTotals, Scalar, Storage, Values, ValuesMut,
+    self as kernels, HalfResult, LossRows, LossTotals, MatrixBatch, Scalar, Storage, Turned, Values,
+    ValuesMut,
 };
 use dtrain_engine::device::{
-    Activation, AdamW, Affine, Attended, AttentionShape, BatchNormOutputs, ChannelNorm, Conv3dShape,
-    CrossEntropy, Curve, Device, Gelu, Leaf, LinearShape, Lion, LossSums, NormGradients, NormInputs,
-    Operands, Outputs, Pool2d, Product, Rows, Sgd, Write,
+    Activation, AdamW, Affine, Attended, AttentionShape, BatchNormOutputs, CellGradients, CellStep,
+    CellsKept, ChannelNorm, Conv3dShape, CrossEntropy, Curve, Device, Gelu, Leaf, LinearShape, Lion,
+    LossSums, Matrices, NormGradients, NormInputs, Operands, Outputs, Pool2d, Product, Rows, Sgd, Write,
 };
 use dtrain_types::Key;
 use std::ops::Range;
@@ -163,11 +164,19 @@ impl Device for CudaDevice {
     }
 
     fn fill(&self, y: Mut<'_>, value: f32) {
-        kernels::fill(self.stream(), y.floats(), value);
+        kernels::fill(self.stream(), y, value);
     }
 
     fn copy(&self, x: Ref<'_>, y: Mut<'_>) {
         kernels::copy(self.stream(), x, y);
+    }
+
+    fn copy_rows(&self, shape: Rows, pitches: [usize; 2], x: Ref<'_>, y: Mut<'_>) {
+        kernels::copy_rows(self.stream(), shape, pitches, x, y);
+    }
+
+    fn class_token(&self, shape: Matrices, x: Ref<'_>, [token, places]: [Ref<'_>; 2], y: Mut<'_>) {
+        kernels::class_token(self.stream(), shape, x, [token.floats(), places.floats()], y);
     }
 
     fn product(&self, shape: &Product, a: Ref<'_>, b: Ref<'_>, mut c: Mut<'_>) {
@@ -501,6 +510,52 @@ impl Device for CudaDevice {
         );
     }
 
+    fn transpose(&self, shape: Matrices, x: Ref<'_>, y: Mut<'_>) {
+        let Matrices { matrices: count, rows, columns } = shape;
+        kernels::turn(self.stream(), MatrixBatch { count, rows, columns }, x, Turned::PLAIN, y);
+    }
+
+    fn sigmoid(&self, x: Ref<'_>, y: Mut<'_>) {
+        kernels::sigmoid(self.stream(), x, y);
+    }
+
+    fn sigmoid_gradient(&self, y: Ref<'_>, d: Mut<'_>) {
+        kernels::sigmoid_gradient(self.stream(), y, d);
+    }
+
+    fn scale_rows(&self, shape: Rows, x: Ref<'_>, by: Ref<'_>, y: Mut<'_>) {
+        kernels::scale_rows(self.stream(), shape, x, by, y);
+    }
+
+    fn dot_rows(&self, shape: Rows, a: Ref<'_>, b: Ref<'_>, y: Mut<'_>) {
+        kernels::dot_rows(self.stream(), shape, a, b, y);
+    }
+
+    fn recurrent_cells(
+        &self,
+        step: &CellStep,
+        biases: [Ref<'_>; 2],
+        gates: Mut<'_>,
+        states: Mut<'_>,
+        y: Mut<'_>,
+    ) {
+        let biases = biases.map(Values::floats);
+        kernels::recurrent_cells(self.stream(), step, biases, gates.floats(), states.floats(), y);
+    }
+
+    fn recurrent_gradient(
+        &self,
+        step: &CellStep,
+        kept: CellsKept<Ref<'_>>,
+        gradients: CellGradients<Mut<'_>>,
+    ) {
+        let CellsKept { gates, states, y } = kept;
+        let CellGradients { dy, dstates, dgates } = gradients;
+        let kept = CellsKept { gates: gates.floats(), states: states.floats(), y };
+        let gradients = CellGradients { dy, dstates: dstates.floats(), dgates };
+        kernels::recurrent_gradient(self.stream(), step, kept, gradients);
+    }
+
     fn attention(&self, shape: &AttentionShape, qkv: Ref<'_>, y: Mut<'_>, saved: Mut<'_>, _scratch: Mut<'_>) {
         let (stream, saved) = (self.stream(), saved.floats());
         let Some(half) = self.precision.half() else {
@@ -565,6 +620,21 @@ impl Device for CudaDevice {
         self.loss(shape.rows, class_weights, |class_weights, rows, totals| {
             let options = kernels::CrossEntropy { label_smoothing, class_weights, ignore_index, scale };
             kernels::cross_entropy(self.stream(), shape, &options, logits, targets, rows, totals);
+        })
+    }
+
+    fn mixed_cross_entropy(
+        &self,
+        shape: Rows,
+        options: &CrossEntropy<'_, DeviceScalar>,
+        logits: Outputs<Ref<'_>, Mut<'_>>,
+        targets: Ids<'_>,
+    ) -> PendingSums {
+        let CrossEntropy { label_smoothing, ignore_index, class_weights, scale } = *options;
+        let scale = self.scalar(scale);
+        self.loss(shape.rows, class_weights, |class_weights, rows, totals| {
+            let options = kernels::CrossEntropy { label_smoothing, class_weights, ignore_index, scale };
+            kernels::mixed_cross_entropy(self.stream(), shape, &options, logits, targets, rows, totals);
         })
     }
 

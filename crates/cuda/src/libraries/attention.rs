@@ -1,4 +1,4 @@
-//! Causal self-attention over halves, in the words of a library: what a choice is made for.
+//! Self-attention over halves, in the words of a library: what a choice is made for.
 //!
 //! This file does not know a library's functions.
 
@@ -41,6 +41,9 @@ pub struct AttentionKey {
     pub heads: u32,
     /// Width of a head.
     pub head: u32,
+    /// What each position sees; what was written before there was a choice is causal.
+    #[serde(default)]
+    pub mask: Mask,
 }
 
 impl AttentionKey {
@@ -52,10 +55,8 @@ impl AttentionKey {
         if !matches!(reads, Numbers::Bf16 | Numbers::F16) {
             return Err(wrong("it is for halves"));
         }
-        if shape.mask != Mask::Causal || !attention_half_is_there(shape) {
-            return Err(wrong(
-                "only what masks the future is told, in heads of up to 128 elements, a multiple of 8",
-            ));
+        if !attention_half_is_there(shape) {
+            return Err(wrong("only heads of up to 128 elements are told, a multiple of 8"));
         }
         let all = [shape.batch, shape.time, shape.heads, shape.head];
         if all.contains(&0) {
@@ -66,14 +67,14 @@ impl AttentionKey {
             return Err(wrong("it has more elements than 32 bits can count"));
         }
         let [batch, time, heads, head] = all.map(|n| n as u32);
-        Ok(Self { pass, numbers: reads, batch, time, heads, head })
+        Ok(Self { pass, numbers: reads, batch, time, heads, head, mask: shape.mask })
     }
 
     /// The attention in the engine's words.
     #[must_use]
     pub fn shape(&self) -> AttentionShape {
         let [batch, time, heads, head] = [self.batch, self.time, self.heads, self.head].map(|n| n as usize);
-        AttentionShape { batch, time, heads, head, mask: Mask::Causal }
+        AttentionShape { batch, time, heads, head, mask: self.mask }
     }
 
     /// Multiplications and additions: two products of all queries with the keys that they see, for the gradient five.
@@ -81,7 +82,11 @@ impl AttentionKey {
     pub fn operations(&self) -> u64 {
         let products = if self.pass == AttentionPass::Forward { 2 } else { 5 };
         let rows = u64::from(self.batch) * u64::from(self.heads) * u64::from(self.time);
-        products * rows.saturating_mul(u64::from(self.head) * (u64::from(self.time) + 1))
+        let twice_the_seen = match self.mask {
+            Mask::Causal => u64::from(self.time) + 1,
+            Mask::None => 2 * u64::from(self.time),
+        };
+        products * rows.saturating_mul(u64::from(self.head) * twice_the_seen)
     }
 
     /// The largest workspace that the library may have. *Units*: bytes.
@@ -118,6 +123,12 @@ mod tests {
         assert_eq!(key.operations(), 5 * 2 * (2 * 3 * 16) * (1 + 2 + 3 + 4 + 5));
         let text = serde_json::to_string(&key).expect("plain data");
         assert_eq!(serde_json::from_str::<AttentionKey>(&text).expect("what was written"), key);
+        let older = text.replace(",\"mask\":\"causal\"", "");
+        assert_ne!(older, text);
+        assert_eq!(serde_json::from_str::<AttentionKey>(&older).expect("without a mask"), key);
+        let of_all = AttentionShape { mask: Mask::None, ..SHAPE };
+        let key = AttentionKey::of(AttentionPass::Forward, Numbers::F16, &of_all).expect("it fits");
+        assert_eq!((key.shape(), key.operations()), (of_all, 2 * (2 * 3 * 16) * 2 * 5 * 5));
     }
 
     #[test]
@@ -125,7 +136,6 @@ mod tests {
         let of = |reads, shape: AttentionShape| AttentionKey::of(AttentionPass::Forward, reads, &shape);
         for (reads, wrong, words) in [
             (Numbers::Tf32, SHAPE, "halves"),
-            (Numbers::Bf16, AttentionShape { mask: Mask::None, ..SHAPE }, "masks"),
             (Numbers::Bf16, AttentionShape { head: 12, ..SHAPE }, "a multiple of 8"),
             (Numbers::Bf16, AttentionShape { head: 136, ..SHAPE }, "128"),
             (Numbers::Bf16, AttentionShape { time: 0, ..SHAPE }, "nothing to compute"),

@@ -1,10 +1,10 @@
-//! Causal self-attention.
+//! Self-attention.
 //!
 //! This file does not know the projections around it.
 
 use super::{Floats, FloatsMut, room, same, size};
 use crate::kernels::{self, Kernel};
-use crate::launch::{KernelLaunch, Queue};
+use crate::launch::{Argument, KernelLaunch, Queue};
 use dtrain_engine::device::{Attended, AttentionShape, Mask};
 
 /// Heads up to so wide have these kernels: forward, the gradient of queries, that of keys and values.
@@ -19,7 +19,6 @@ static WIDTHS: [(usize, [&Kernel; 3]); 4] = [
 ///
 /// *Panics* on heads wider than 256.
 fn planned(shape: &AttentionShape) -> ([&'static Kernel; 3], usize) {
-    assert_eq!(shape.mask, Mask::Causal, "kernels mask what comes behind");
     let (width, kernels) = WIDTHS
         .iter()
         .find(|(width, _)| shape.head <= *width)
@@ -43,7 +42,7 @@ pub fn attention_scratch(shape: &AttentionShape) -> usize {
     shape.batch * shape.heads * shape.time
 }
 
-/// Causal self-attention over packed `qkv: [B, T, 3, heads, head]`; the output is `[B, T, heads, head]`.
+/// Self-attention over packed `qkv: [B, T, 3, heads, head]`; the output is `[B, T, heads, head]`.
 pub fn attention(
     queue: &impl Queue,
     shape: &AttentionShape,
@@ -57,9 +56,9 @@ pub fn attention(
     same("saved", saved.len(), attention_saved(shape));
     if out > 0 {
         let ([kernel, ..], blocks) = planned(shape);
-        let [time, heads, head] = [shape.time, shape.heads, shape.head].map(|n| size(n).into());
+        let [time, heads, head, reach] = sizes(shape);
         let arguments =
-            [qkv.into(), (&mut y).into(), (&mut saved).into(), time, heads, head, scale(shape).into()];
+            [qkv.into(), (&mut y).into(), (&mut saved).into(), time, heads, head, reach, scale(shape).into()];
         let launch = KernelLaunch::new(kernel, blocks, arguments);
         queue.launch(&launch.multiplies_in_f32(2 * one_product(shape)));
     }
@@ -67,10 +66,20 @@ pub fn attention(
 
 /// Multiplications and additions of one product of all queries with the keys that they see.
 pub(super) fn one_product(shape: &AttentionShape) -> usize {
-    shape.batch * shape.heads * shape.head * shape.time * (shape.time + 1)
+    let twice_the_seen = match shape.mask {
+        Mask::Causal => shape.time + 1,
+        Mask::None => 2 * shape.time,
+    };
+    shape.batch * shape.heads * shape.head * shape.time * twice_the_seen
 }
 
-/// `dqkv` of causal self-attention.
+/// Positions, heads, their width, and how many keys behind its own a query sees, as kernels take them.
+pub(super) fn sizes(shape: &AttentionShape) -> [Argument; 4] {
+    let reach = if shape.mask == Mask::Causal { 0 } else { shape.time };
+    [shape.time, shape.heads, shape.head, reach].map(|n| size(n).into())
+}
+
+/// `dqkv` of self-attention.
 pub fn attention_gradient(
     queue: &impl Queue,
     shape: &AttentionShape,
@@ -90,7 +99,7 @@ pub fn attention_gradient(
         return;
     }
     let ([_, queries, keys], blocks) = planned(shape);
-    let [time, heads, head] = [shape.time, shape.heads, shape.head].map(|n| size(n).into());
+    let [time, heads, head, reach] = sizes(shape);
     let arguments = [
         qkv.into(),
         y.into(),
@@ -101,6 +110,7 @@ pub fn attention_gradient(
         time,
         heads,
         head,
+        reach,
         scale(shape).into(),
     ];
     let launch = KernelLaunch::new(queries, blocks, arguments);
@@ -114,6 +124,7 @@ pub fn attention_gradient(
         time,
         heads,
         head,
+        reach,
         scale(shape).into(),
     ];
     let launch = KernelLaunch::new(keys, blocks, arguments);

@@ -1,12 +1,12 @@
-//! Causal self-attention over halves, on tensor cores.
+//! Self-attention over halves, on tensor cores.
 //!
 //! This file does not know the projections around it, nor who asks for halves.
 
-use super::attention::{attention_saved, attention_scratch, one_product};
-use super::{Floats, FloatsMut, Half, Halves, HalvesMut, room, same, size};
+use super::attention::{attention_saved, attention_scratch, one_product, sizes};
+use super::{Floats, FloatsMut, Half, Halves, HalvesMut, room, same};
 use crate::kernels::{self, Kernel};
 use crate::launch::{KernelLaunch, Queue};
-use dtrain_engine::device::{Attended, AttentionShape, Mask};
+use dtrain_engine::device::{Attended, AttentionShape};
 
 /// Heads up to so wide have these kernels: forward, the gradient of queries, that of keys and values.
 type Width = (usize, [&'static Kernel; 3]);
@@ -51,7 +51,6 @@ pub fn attention_half_is_there(shape: &AttentionShape) -> bool {
 ///
 /// *Panics* where [`attention_half_is_there`] says no.
 fn planned(half: Half, shape: &AttentionShape) -> ([&'static Kernel; 3], usize) {
-    assert_eq!(shape.mask, Mask::Causal, "kernels mask what comes behind");
     assert!(
         attention_half_is_there(shape),
         "a head of {} elements: tensor cores take up to 128, a multiple of 8",
@@ -75,7 +74,7 @@ fn aligned(what: &str, address: u64) {
     assert!(address.is_multiple_of(16), "{what} is at {address:#x}, which is not aligned to 16 bytes");
 }
 
-/// Causal self-attention over packed `qkv: [B, T, 3, heads, head]`; the output is `[B, T, heads, head]`. Of the f32 `saved`
+/// Self-attention over packed `qkv: [B, T, 3, heads, head]`; the output is `[B, T, heads, head]`. Of the f32 `saved`
 /// there are [`attention_saved`] elements.
 ///
 /// *Panics* where [`attention_half_is_there`] says no, and on operands that are not aligned to 16 bytes.
@@ -95,15 +94,15 @@ pub fn attention_half(
         aligned("qkv", qkv.address());
         aligned("y", y.address());
         let ([kernel, ..], blocks) = planned(half, shape);
-        let [time, heads, head] = [shape.time, shape.heads, shape.head].map(|n| size(n).into());
+        let [time, heads, head, reach] = sizes(shape);
         let arguments =
-            [qkv.into(), (&mut y).into(), (&mut saved).into(), time, heads, head, scale(shape).into()];
+            [qkv.into(), (&mut y).into(), (&mut saved).into(), time, heads, head, reach, scale(shape).into()];
         let launch = KernelLaunch::new(kernel, blocks, arguments);
         queue.launch(&launch.multiplies(2 * one_product(shape)));
     }
 }
 
-/// `dqkv` of causal self-attention. Of the f32 `scratch` there are [`attention_scratch`] elements.
+/// `dqkv` of self-attention. Of the f32 `scratch` there are [`attention_scratch`] elements.
 ///
 /// *Panics* as [`attention_half`].
 pub fn attention_half_gradient(
@@ -131,11 +130,11 @@ pub fn attention_half_gradient(
         aligned(what, address);
     }
     let ([_, queries, keys], blocks) = planned(half, shape);
-    let [time, heads, head] = [shape.time, shape.heads, shape.head].map(|n| size(n).into());
+    let [time, heads, head, reach] = sizes(shape);
     let (qkv, dy, logs) = (qkv.into(), dy.into(), saved.into());
     let factor = scale(shape).into();
     let (d, deltas) = ((&mut dqkv).into(), (&mut scratch).into());
-    let arguments = [qkv, y.into(), logs, dy, d, deltas, time, heads, head, factor];
+    let arguments = [qkv, y.into(), logs, dy, d, deltas, time, heads, head, reach, factor];
     // Each of the two writes its part of the gradient.
     let apart = |launch: KernelLaunch, part: usize| {
         let not_written = 2 * (3 - part) * out;
@@ -145,7 +144,7 @@ pub fn attention_half_gradient(
     let launch = apart(KernelLaunch::new(queries, blocks, arguments), 1);
     queue.launch(&launch.multiplies(3 * one_product(shape)));
     let deltas = scratch.read().into();
-    let arguments = [qkv, logs, deltas, dy, d, time, heads, head, factor];
+    let arguments = [qkv, logs, deltas, dy, d, time, heads, head, reach, factor];
     let launch = apart(KernelLaunch::new(keys, blocks, arguments), 2);
     queue.launch(&launch.multiplies(4 * one_product(shape)));
 }

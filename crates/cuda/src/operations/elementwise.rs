@@ -12,14 +12,13 @@ use dtrain_types::Key;
 type Kinds = [&'static Kernel; 3];
 
 /// `y = value`.
-pub fn fill(queue: &impl Queue, mut y: FloatsMut<'_>, value: f32) {
-    if y.len() > 0 {
-        let len = y.len();
-        queue.launch(&KernelLaunch::over(
-            &kernels::FILL,
-            len,
-            [(&mut y).into(), value.into(), (len as u64).into()],
-        ));
+pub fn fill<'y>(queue: &impl Queue, y: impl Into<ValuesMut<'y>>, value: f32) {
+    let mut y = y.into();
+    let len = y.len();
+    if len > 0 {
+        let kernel = y.storage().of([&kernels::FILL, &kernels::FILL_BF16, &kernels::FILL_F16]);
+        let arguments = [(&mut y).into(), value.into(), (len as u64).into()];
+        queue.launch(&KernelLaunch::over(kernel, len, arguments));
     }
 }
 
@@ -87,6 +86,17 @@ pub fn gelu_gradient<'x, 'y>(
         ],
     };
     changed(queue, kinds, x, d);
+}
+
+/// `y = 1 / (1 + e^-x)`.
+pub fn sigmoid<'x, 'y>(queue: &impl Queue, x: impl Into<Values<'x>>, y: impl Into<ValuesMut<'y>>) {
+    written(queue, [&kernels::SIGMOID, &kernels::SIGMOID_BF16, &kernels::SIGMOID_F16], x, y);
+}
+
+/// `d = d y (1 - y)`, in place.
+pub fn sigmoid_gradient<'x, 'y>(queue: &impl Queue, y: impl Into<Values<'x>>, d: impl Into<ValuesMut<'y>>) {
+    let kinds = [&kernels::SIGMOID_GRADIENT, &kernels::SIGMOID_GRADIENT_BF16, &kernels::SIGMOID_GRADIENT_F16];
+    changed(queue, kinds, y, d);
 }
 
 /// `y += x`.

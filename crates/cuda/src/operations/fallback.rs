@@ -42,8 +42,11 @@ pub fn product_exact(
     match c {
         HalfResult::F32(c) => product(queue, shape, a, b, c, sums),
         HalfResult::Half(c) => {
-            assert_eq!(shape.write, Write::Set, "a sum in halves would lose what is added: {shape:?}");
             let len = c.len();
+            if shape.write == Write::Add || shape.c_row > shape.n {
+                // What is added to, and what lies between rows and stays.
+                from_half(queue, half, c.read(), c_part.part(0..len));
+            }
             product(queue, shape, a, b, c_part.part(0..len), sums);
             to_half(queue, half, c_part.read().part(0..len), c);
         }

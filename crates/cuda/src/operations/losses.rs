@@ -3,7 +3,7 @@
 //! This file does not know batches or means.
 
 use super::{Floats, Ids, Scalar, Storage, Values, ValuesMut, pitch_of, same, size};
-use crate::kernels;
+use crate::kernels::{self, Kernel};
 use crate::launch::{Argument, KernelLaunch, Queue};
 use crate::memory::SliceMut;
 use crate::values::nowhere;
@@ -83,6 +83,43 @@ fn stored<'x, 'y>(
     }
 }
 
+/// What both kinds of cross entropy are given first, and how their outputs lie.
+///
+/// *Panics* on lengths that are not those of the shape; of targets there are so many words a row.
+fn head_of_cross_entropy<S>(
+    shape: Rows,
+    options: &CrossEntropy<'_, S>,
+    logits: &mut Outputs<Values<'_>, ValuesMut<'_>>,
+    (targets, words): (Ids<'_>, usize),
+    rows: &mut LossRows<'_>,
+) -> (Storage, [Argument; 9]) {
+    let Placed { storage, from, to, pitch } = places(shape, logits);
+    same("targets", targets.len(), words * shape.rows);
+    same("class_weights", options.class_weights.map_or(shape.width, |weights| weights.len()), shape.width);
+    same("values", rows.values.len(), 2 * shape.rows);
+    same("counts", rows.counts.len(), shape.rows);
+    let (values, counts) = ((&mut rows.values).into(), (&mut rows.counts).into());
+    let (weights, smoothing) = (options.class_weights.into(), options.label_smoothing.into());
+    (storage, [from, targets.into(), weights, to, values, counts, size(shape.width).into(), pitch, smoothing])
+}
+
+/// Launches cross entropy: outputs whose place gradients take are read a second time.
+fn launch_rows<const N: usize>(
+    queue: &impl Queue,
+    kernel: &'static Kernel,
+    shape: Rows,
+    logits: &Outputs<Values<'_>, ValuesMut<'_>>,
+    arguments: [Argument; N],
+) {
+    if shape.rows > 0 {
+        let again = match logits {
+            Outputs::Kept(_) => 0,
+            Outputs::Replaced(x) => shape.rows * shape.width * x.storage().bytes(),
+        };
+        queue.launch(&KernelLaunch::new(kernel, shape.rows, arguments).and_moves(again));
+    }
+}
+
 /// Cross entropy of `logits: [rows, width]`.
 pub fn cross_entropy<'x, 'y, 's>(
     queue: &impl Queue,
@@ -94,34 +131,43 @@ pub fn cross_entropy<'x, 'y, 's>(
     to: LossTotals<'_>,
 ) {
     let mut logits = stored(logits);
-    let Placed { storage, from, to: to_gradient, pitch } = places(shape, &mut logits);
-    same("targets", targets.len(), shape.rows);
-    same("class_weights", options.class_weights.map_or(shape.width, |weights| weights.len()), shape.width);
-    same("values", rows.values.len(), 2 * shape.rows);
-    same("counts", rows.counts.len(), shape.rows);
-    if shape.rows > 0 {
-        let [scale, found] = options.scale.into().arguments();
-        let arguments = [
-            from,
-            targets.into(),
-            options.class_weights.into(),
-            to_gradient,
-            (&mut rows.values).into(),
-            (&mut rows.counts).into(),
-            size(shape.width).into(),
-            pitch,
-            options.label_smoothing.into(),
-            u32::from(options.ignore_index.is_some()).into(),
-            options.ignore_index.unwrap_or_default().into(),
-            scale,
-            found,
-        ];
-        let kernel =
-            storage.of([&kernels::CROSS_ENTROPY, &kernels::CROSS_ENTROPY_BF16, &kernels::CROSS_ENTROPY_F16]);
-        let again = if let Outputs::Replaced(_) = logits { shape.rows * shape.width } else { 0 };
-        let launch = KernelLaunch::new(kernel, shape.rows, arguments);
-        queue.launch(&launch.and_moves(again * storage.bytes()));
-    }
+    let (storage, [x, t, w, d, values, counts, width, pitch, smoothing]) =
+        head_of_cross_entropy(shape, options, &mut logits, (targets, 1), &mut rows);
+    let [ignores, ignored] =
+        [u32::from(options.ignore_index.is_some()), options.ignore_index.unwrap_or_default()].map(Into::into);
+    let [scale, found] = options.scale.into().arguments();
+    let kernel =
+        storage.of([&kernels::CROSS_ENTROPY, &kernels::CROSS_ENTROPY_BF16, &kernels::CROSS_ENTROPY_F16]);
+    let arguments = [x, t, w, d, values, counts, width, pitch, smoothing, ignores, ignored, scale, found];
+    launch_rows(queue, kernel, shape, &logits, arguments);
+    totals(queue, &rows, to);
+}
+
+/// The same of targets that are mixtures of two: of each row a class, the other class, and the share of the first, as the bits of an
+/// f32.
+///
+/// *Panics* where classes are ignored.
+pub fn mixed_cross_entropy<'x, 'y, 's>(
+    queue: &impl Queue,
+    shape: Rows,
+    options: &CrossEntropy<'_, impl Into<Scalar<'s>> + Copy>,
+    logits: Outputs<impl Into<Values<'x>>, impl Into<ValuesMut<'y>>>,
+    targets: Ids<'_>,
+    mut rows: LossRows<'_>,
+    to: LossTotals<'_>,
+) {
+    assert!(options.ignore_index.is_none(), "targets that are mixed cannot be ignored");
+    let mut logits = stored(logits);
+    let (storage, [x, t, w, d, values, counts, width, pitch, smoothing]) =
+        head_of_cross_entropy(shape, options, &mut logits, (targets, 3), &mut rows);
+    let [scale, found] = options.scale.into().arguments();
+    let kernel = storage.of([
+        &kernels::MIXED_CROSS_ENTROPY,
+        &kernels::MIXED_CROSS_ENTROPY_BF16,
+        &kernels::MIXED_CROSS_ENTROPY_F16,
+    ]);
+    let arguments = [x, t, w, d, values, counts, width, pitch, smoothing, scale, found];
+    launch_rows(queue, kernel, shape, &logits, arguments);
     totals(queue, &rows, to);
 }
 

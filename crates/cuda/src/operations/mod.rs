@@ -18,6 +18,8 @@ mod pooling;
 mod product;
 mod product_half;
 mod ranges;
+mod recurrent;
+mod rows;
 mod settle;
 mod sums;
 mod tiles;
@@ -33,14 +35,16 @@ pub use conv::{
 };
 pub use elementwise::{
     add, add_to, bias_activation, copy, dropout, fill, from_half, gelu, gelu_gradient, relu, relu_gradient,
-    to_half,
+    sigmoid, sigmoid_gradient, to_half,
 };
 pub use embedding::{TableGradient, embedding, embedding_gradient};
 pub use fallback::{
     attention_exact, attention_exact_gradient, attention_exact_gradient_scratch, attention_exact_scratch,
     product_exact, product_exact_scratch,
 };
-pub use losses::{CrossEntropy, LossRows, LossTotals, arg_max, cross_entropy, squared_error};
+pub use losses::{
+    CrossEntropy, LossRows, LossTotals, arg_max, cross_entropy, mixed_cross_entropy, squared_error,
+};
 pub use norms::{
     NormOperands, NormResults, batch_norm, batch_norm_by, batch_norm_gradient, batch_norm_scratch,
     layer_norm, layer_norm_gradient, layer_norm_scratch,
@@ -52,6 +56,8 @@ pub use product_half::{
     HalfResult, linear_gelu_half, linear_half, linear_half_scratch, product_half, product_half_is_there,
     product_half_scratch,
 };
+pub use recurrent::{recurrent_cells, recurrent_gradient};
+pub use rows::{class_token, copy_rows, dot_rows, scale_rows};
 pub use settle::{FOUND, LOSS, NUMBERS, Rule, Scalar, StepLosses, settle, weigh};
 pub use sums::{
     all_finite, all_finite_scratch, column_sums, column_sums_scratch, curve_gradient_and_sums, square_parts,

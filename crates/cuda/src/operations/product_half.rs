@@ -61,11 +61,6 @@ impl HalfResult<'_> {
     /// *Panics* if it, or an operand, is not as long as the shape says.
     pub(crate) fn holds(&self, shape: &Product, [a, b]: [Halves<'_>; 2]) {
         hold(shape, [a.len(), b.len(), self.len()]);
-        let adds = shape.write == Write::Add;
-        assert!(
-            !adds || matches!(self, HalfResult::F32(_)),
-            "a sum in halves would lose what is added: {shape:?}"
-        );
     }
 }
 
@@ -155,6 +150,7 @@ fn launched(
 ) {
     c.holds(shape, [a, b]);
     let adds = shape.write == Write::Add;
+    assert!(!adds || ending.plus.is_none(), "one thing is added to a sum: {shape:?}");
     same("plus", ending.plus.map_or(c.len(), |plus| plus.len()), c.len());
     if shape.m * shape.n == 0 {
         return;
@@ -163,15 +159,18 @@ fn launched(
     let aligned = is_fast(a.address(), a_pitch) | is_fast(b.address(), b_pitch) << 1;
     let [m, n, k] = [shape.m, shape.n, shape.k].map(|n| size(n).into());
     let [a_pitch, b_pitch, c_pitch] = [a_pitch, b_pitch, shape.c_row].map(|n| (n as u64).into());
-    let (floats, halves) = match &mut c {
-        HalfResult::F32(c) => (c.into(), Argument::none('H')),
-        HalfResult::Half(c) => (Argument::none('F'), c.into()),
+    let (plus, added) = (ending.plus.and_then(Values::halves).into(), u32::from(adds));
+    let (floats, halves, plus, adds_floats) = match &mut c {
+        HalfResult::F32(c) => (c.into(), Argument::none('H'), plus, added),
+        // What is there is added before the sum is rounded, by the thread that writes it.
+        HalfResult::Half(c) if adds => (Argument::none('F'), c.into(), c.read().into(), 0),
+        HalfResult::Half(c) => (Argument::none('F'), c.into(), plus, 0),
     };
     let arguments = [
         a.into(),
         b.into(),
         ending.bias.into(),
-        ending.plus.and_then(Values::halves).into(),
+        plus,
         floats,
         halves,
         m,
@@ -180,13 +179,13 @@ fn launched(
         a_pitch,
         b_pitch,
         c_pitch,
-        u32::from(adds).into(),
+        adds_floats.into(),
         code(ending.activation).into(),
         aligned.into(),
         size(ranges).into(),
     ];
     let tiles = shape.m.div_ceil(*tile) * shape.n.div_ceil(*tile);
-    let again = if adds { 4 * shape.m * shape.n } else { 0 };
+    let again = if adds_floats > 0 { 4 * shape.m * shape.n } else { 0 };
     let launch = KernelLaunch::new(kernels[which], tiles * ranges, arguments).and_moves(again);
     queue.launch(&launch.multiplies(operations(shape.m, shape.n, shape.k)));
 }
@@ -224,7 +223,7 @@ fn finished(
     }
 }
 
-/// `C = A B` or, in f32, `C += A B`. `scratch` has [`product_half_scratch`] elements. *Order*: K in steps of 16 from the first, in
+/// `C = A B` or `C += A B`, rounded once. `scratch` has [`product_half_scratch`] elements. *Order*: K in steps of 16 from the first, in
 /// ranges where that wants scratch, whose sums are added then: of f32 by `sum_parts`, of halves in order; then C.
 ///
 /// *Panics* where [`product_half_is_there`] says no.

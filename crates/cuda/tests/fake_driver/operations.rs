@@ -1,12 +1,14 @@
 //! Every operation of the engine's device, on a GPU behind the driver, against the CPU.
 
 use crate::rig::{Rig, assert_near};
+use crate::stand_in::losses::mixtures;
 use crate::stand_in::{cpu, device_trait, ids, numbers};
 use crate::support::{Fake, device};
 use dtrain_engine::device::{
-    Activation, AdamW, Affine, Attended, AttentionShape, BatchNormOutputs, ChannelNorm, Conv3dShape,
-    CrossEntropy, Curve, Device, Gelu, Leaf, LinearShape, Lion, LossSums, Mask, NormGradients, NormInputs,
-    Operands, Outputs, Pool2d, Product, Rows, Sgd, Strides, Write,
+    Activation, AdamW, Affine, Attended, AttentionShape, BatchNormOutputs, Cell, CellGradients, CellStep,
+    CellsKept, ChannelNorm, Conv3dShape, CrossEntropy, Curve, Device, Gelu, Leaf, LinearShape, Lion,
+    LossSums, Mask, Matrices, NormGradients, NormInputs, Operands, Outputs, Pool2d, Product, Rows, Sgd,
+    Strides, Write,
 };
 use dtrain_types::{Key, MicroBatch, Seed, Site, Step, Wire};
 
@@ -235,7 +237,12 @@ fn embeddings_and_attention<R: Rig>(r: &R, to: &mut Results) {
     d.embedding_gradient(shape, tokens, r.r(&y), Write::Set, r.w(&mut dtable), Some((r.w(&mut dplaces), 8)));
     d.embedding_gradient(shape, tokens, r.r(&y), Write::Add, r.w(&mut dtable), None);
     to.extend([("embedding", r.get(&y)), ("table", r.get(&dtable)), ("places", r.get(&dplaces))]);
-    let shape = AttentionShape { batch: 2, time: 9, heads: 2, head: 20, mask: Mask::Causal };
+    attention(r, Mask::Causal, ["attention", "attention_gradient"], to);
+    attention(r, Mask::None, ["attention to all", "its gradient"], to);
+}
+
+fn attention<R: Rig>(r: &R, mask: Mask, names: [&'static str; 2], to: &mut Results) {
+    let (d, shape) = (r.device(), AttentionShape { batch: 2, time: 9, heads: 2, head: 20, mask });
     let (qkv, dy) = (r.put(&numbers(4, 2160)), r.put(&numbers(5, 720)));
     let (mut y, mut dqkv) = (r.empty(720), r.empty(2160));
     let (mut saved, mut scratch) = (r.empty(d.attention_saved(&shape)), r.empty(d.attention_scratch(&shape)));
@@ -247,7 +254,53 @@ fn embeddings_and_attention<R: Rig>(r: &R, to: &mut Results) {
         dqkv_,
         scratch_,
     );
-    to.extend([("attention", r.get(&y)), ("attention_gradient", r.get(&dqkv))]);
+    to.extend(names.into_iter().zip([r.get(&y), r.get(&dqkv)]));
+}
+
+/// What transformers over values and blocks of one's own have beside: rows turned, taken, begun with a vector, and multiplied.
+fn rows<R: Rig>(r: &R, to: &mut Results) {
+    let (d, len) = (r.device(), 3 * 5 * 8);
+    let (x, by) = (r.put(&numbers(1, len)), r.put(&numbers(2, 15)));
+    let (token, places) = (r.put(&numbers(3, 8)), r.put(&numbers(4, 48)));
+    let (mut y, mut longer, mut shorter) = (r.empty(len), r.empty(3 * 6 * 8), r.empty(24));
+    let shape = Matrices { matrices: 3, rows: 5, columns: 8 };
+    d.transpose(shape, r.r(&x), r.w(&mut y));
+    to.push(("transpose", r.get(&y)));
+    d.class_token(shape, r.r(&x), [r.r(&token), r.r(&places)], r.w(&mut longer));
+    d.copy_rows(Rows { rows: 3, width: 8 }, [48, 8], r.r(&longer), r.w(&mut shorter));
+    to.extend([("class_token", r.get(&longer)), ("copy_rows", r.get(&shorter))]);
+    let shape = Rows { rows: 15, width: 8 };
+    d.scale_rows(shape, r.r(&x), r.r(&by), r.w(&mut y));
+    let mut dots = r.empty(15);
+    d.dot_rows(shape, r.r(&x), r.r(&y), r.w(&mut dots));
+    to.extend([("scale_rows", r.get(&y)), ("dot_rows", r.get(&dots))]);
+    d.sigmoid(r.r(&x), r.w(&mut y));
+    to.push(("sigmoid", r.get(&y)));
+    let mut dx = r.put(&numbers(5, len));
+    d.sigmoid_gradient(r.r(&y), r.w(&mut dx));
+    to.push(("sigmoid_gradient", r.get(&dx)));
+}
+
+fn recurrent<R: Rig>(r: &R, to: &mut Results) {
+    let (d, out) = (r.device(), 2 * 3 * 20);
+    for cell in [Cell::Lstm, Cell::Gru] {
+        let step = CellStep { cell, rows: 2, time: 3, at: 1, hidden: 20 };
+        let states = if cell == Cell::Lstm { out } else { 0 };
+        let (mut gates, mut kept) = (r.put(&numbers(1, 4 * out)), r.put(&numbers(2, states)));
+        let [bias_in, bias_out] = [3, 4].map(|site| r.put(&numbers(site, cell.gates() * 20)));
+        let (mut y, mut dy) = (r.put(&numbers(5, out)), r.put(&numbers(6, out)));
+        let (mut dstates, mut dgates) = (r.put(&numbers(7, 40)), r.put(&numbers(8, 4 * out)));
+        let biases = [r.r(&bias_in), r.r(&bias_out)];
+        d.recurrent_cells(&step, biases, r.w(&mut gates), r.w(&mut kept), r.w(&mut y));
+        d.recurrent_gradient(
+            &step,
+            CellsKept { gates: r.r(&gates), states: r.r(&kept), y: r.r(&y) },
+            CellGradients { dy: r.w(&mut dy), dstates: r.w(&mut dstates), dgates: r.w(&mut dgates) },
+        );
+        to.extend([("recurrent_cells", r.get(&y)), ("their gates", r.get(&gates))]);
+        to.extend([("their states", r.get(&kept)), ("recurrent_gradient", r.get(&dgates))]);
+        to.extend([("of outputs", r.get(&dy)), ("of states", r.get(&dstates))]);
+    }
 }
 
 fn losses<R: Rig>(r: &R, to: &mut Results) {
@@ -267,6 +320,16 @@ fn losses<R: Rig>(r: &R, to: &mut Results) {
         let found = d.sums(d.cross_entropy(shape, &options, logits, r.i(&targets)));
         to.extend([("cross_entropy", sums(found)), ("its gradient", r.get(&gradient))]);
     }
+    let options = CrossEntropy {
+        label_smoothing: 0.1,
+        class_weights: &other,
+        ignore_index: None,
+        scale: 1.0f32.into(),
+    };
+    d.copy(r.r(&x), r.w(&mut gradient));
+    let (logits, mixed) = (Outputs::Replaced(r.w(&mut gradient)), r.ids(&mixtures(300, 11)));
+    let found = d.sums(d.mixed_cross_entropy(shape, &options, logits, r.i(&mixed)));
+    to.extend([("mixed_cross_entropy", sums(found)), ("its gradient", r.get(&gradient))]);
     d.copy(r.r(&x), r.w(&mut gradient));
     let found = d.sums(d.squared_error(shape, 1.0f32.into(), Outputs::Replaced(r.w(&mut gradient)), r.r(&z)));
     to.extend([("squared_error", sums(found)), ("its gradient", r.get(&gradient))]);
@@ -324,6 +387,8 @@ pub fn all<R: Rig>(rig: &R) -> Results {
         layer_norm,
         batch_norm,
         embeddings_and_attention,
+        rows,
+        recurrent,
     ] {
         part(rig, &mut results);
     }

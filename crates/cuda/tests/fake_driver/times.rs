@@ -35,7 +35,7 @@ fn time_kernels() {
         operations::fill(&stream, x.write(), 0.0);
     }
     let times = stream.take_times().expect("a device that works");
-    assert_eq!(launches(&times), [("copy_f32", 3), ("fill", 6)]);
+    assert_eq!(launches(&times), [("copy_f32", 3), ("fill_f32", 6)]);
     assert!(times.iter().all(|one| one.time > Duration::ZERO), "{times:?}");
     assert!(times.is_sorted_by(|a, b| a.time >= b.time), "{times:?}");
     assert!((times.iter().map(|one| one.share).sum::<f64>() - 1.0).abs() < 1e-9, "{times:?}");

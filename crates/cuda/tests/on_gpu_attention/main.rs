@@ -29,13 +29,22 @@ const REPEATS: [usize; 2] = [100, 3];
 /// Operations of the least attention that is tried.
 const LEAST: u64 = 1 << 10;
 
-/// Those of `gpt2` and `gpt`, one whose last tile is not full, and wide heads; on the fakes a smaller one, another for each kind of halves.
+/// Those of `gpt2` and `gpt`, one whose last tile is not full, and wide heads; without a mask that of ViT-B/16, and a small one. On the
+/// fakes a smaller one, for each kind of halves another, of which one has no mask.
 fn shapes(half: Half) -> Vec<AttentionShape> {
     let shape = |batch, time, heads, head| AttentionShape { batch, time, heads, head, mask: Mask::Causal };
+    let of_all = |shape| AttentionShape { mask: Mask::None, ..shape };
     if is_fake() {
-        return vec![if half == Half::Bf16 { shape(1, 33, 2, 16) } else { shape(1, 70, 1, 40) }];
+        return vec![if half == Half::Bf16 { shape(1, 33, 2, 16) } else { of_all(shape(1, 70, 1, 40)) }];
     }
-    vec![shape(16, 1024, 12, 64), shape(64, 256, 4, 32), shape(5, 331, 3, 64), shape(4, 512, 6, 128)]
+    vec![
+        shape(16, 1024, 12, 64),
+        shape(64, 256, 4, 32),
+        shape(5, 331, 3, 64),
+        shape(4, 512, 6, 128),
+        of_all(shape(64, 197, 12, 64)),
+        of_all(shape(9, 65, 2, 32)),
+    ]
 }
 
 /// One attention, and its result in halves.

@@ -12,9 +12,10 @@ fn shapes(width: usize, extent: Extent) -> Vec<AttentionShape> {
         128 => &[(1, 33, 2, 100), (1, 40, 1, 128), (1, 18, 1, 65)],
         _ => &[(1, 17, 2, 129), (1, 35, 1, 256), (1, 17, 1, 200)],
     };
-    let shape =
-        |&(batch, time, heads, head): &_| AttentionShape { batch, time, heads, head, mask: Mask::Causal };
-    extent.of(1, all).iter().map(shape).collect()
+    let shape = |&(batch, time, heads, head): &_| {
+        [Mask::Causal, Mask::None].map(|mask| AttentionShape { batch, time, heads, head, mask })
+    };
+    extent.of(1, all).iter().flat_map(shape).collect()
 }
 
 fn operands(shape: &AttentionShape) -> (Vec<f32>, Vec<f32>, usize) {

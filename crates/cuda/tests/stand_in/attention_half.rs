@@ -23,9 +23,10 @@ fn shapes(width: usize, extent: Extent) -> Vec<AttentionShape> {
         64 => &[(1, 1, 1, 64), (1, 129, 1, 64), (2, 65, 2, 40), (1, 70, 1, 64)],
         _ => &[(1, 1, 2, 128), (2, 37, 1, 72), (1, 97, 1, 128), (1, 67, 1, 128)],
     };
-    let shape =
-        |&(batch, time, heads, head): &_| AttentionShape { batch, time, heads, head, mask: Mask::Causal };
-    extent.of(1, all).iter().map(shape).collect()
+    let shape = |&(batch, time, heads, head): &_| {
+        [Mask::Causal, Mask::None].map(|mask| AttentionShape { batch, time, heads, head, mask })
+    };
+    extent.of(1, all).iter().flat_map(shape).collect()
 }
 
 /// Attention of one head of one sequence in f64: rows of `head`.
@@ -43,14 +44,16 @@ fn add(to: &mut [f64], weight: f64, row: &[f64]) {
     to.iter_mut().zip(row).for_each(|(to, v)| *to += weight * v);
 }
 
-fn reference(time: usize, head: usize, [q, k, v]: [&[f64]; 3], dy: &[f64]) -> Reference {
+fn reference(shape: &AttentionShape, [q, k, v]: [&[f64]; 3], dy: &[f64]) -> Reference {
+    let AttentionShape { time, head, mask, .. } = *shape;
     let scale = 1.0 / (head as f64).sqrt();
     let row = |x: &[f64], t: usize| x[t * head..][..head].to_vec();
     let mut y = vec![0.0; time * head];
     let mut gradients = [(); 3].map(|()| vec![0.0; time * head]);
     let mut logs = vec![0.0; time];
     for t in 0..time {
-        let scores: Vec<f64> = (0..=t).map(|s| dot(&row(q, t), &row(k, s)) * scale).collect();
+        let seen = if mask == Mask::Causal { t + 1 } else { time };
+        let scores: Vec<f64> = (0..seen).map(|s| dot(&row(q, t), &row(k, s)) * scale).collect();
         let top = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
         logs[t] = top + scores.iter().map(|s| (s - top).exp()).sum::<f64>().ln();
         let weights: Vec<f64> = scores.iter().map(|s| (s - logs[t]).exp()).collect();
@@ -79,7 +82,7 @@ pub fn whole<T: Wide>(shape: &AttentionShape, qkv: &[T], dy: &[T]) -> [Vec<f64>;
             (0..time).flat_map(|t| x[at(t)..][..head].iter().map(|v| v.wide()).collect::<Vec<_>>()).collect()
         };
         let [q, k, v] = [0, 1, 2].map(|which| rows(qkv, &|t| packed(t, which)));
-        let one = reference(time, head, [&q, &k, &v], &rows(dy, &plain));
+        let one = reference(shape, [&q, &k, &v], &rows(dy, &plain));
         logs.extend(one.logs);
         for t in 0..time {
             y[plain(t)..][..head].copy_from_slice(&one.y[t * head..][..head]);

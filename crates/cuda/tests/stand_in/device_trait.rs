@@ -1,22 +1,7 @@
 //! What the engine asks of a device, read from its source: so that an operation that is new there is missed here.
 
-/// What a GPU never gets, and leaves to the trait: it takes one micro-batch at a time, its state is not in common with others, and
-/// models that need the last ones are refused when they are planned.
-const LEFT: [&str; 13] = [
-    "product_of_leaves",
-    "column_sums_of_leaves",
-    "round",
-    "adamw_to",
-    "offers",
-    "transpose",
-    "sigmoid",
-    "sigmoid_gradient",
-    "scale_rows",
-    "dot_rows",
-    "mixed_cross_entropy",
-    "recurrent_cells",
-    "recurrent_gradient",
-];
+/// What a GPU never gets, and leaves to the trait: it takes one micro-batch at a time, and its state is not in common with others.
+const LEFT: [&str; 4] = ["product_of_leaves", "column_sums_of_leaves", "round", "adamw_to"];
 
 /// The functions that a GPU must have.
 pub fn functions() -> Vec<&'static str> {

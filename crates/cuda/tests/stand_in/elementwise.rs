@@ -114,6 +114,15 @@ pub fn gelu_tanh(q: &StandIn, extent: Extent) {
     gelu_of(q, extent, "gelu_tanh", Gelu::Tanh);
 }
 
+pub fn sigmoid(q: &StandIn, extent: Extent) {
+    one(q, extent, "sigmoid", |x, y| operations::sigmoid(q, x, y), |x, y| cpu().sigmoid(x, y));
+}
+
+pub fn sigmoid_gradient(q: &StandIn, extent: Extent) {
+    let run = |y: operations::Floats<'_>, d: operations::FloatsMut<'_>| operations::sigmoid_gradient(q, y, d);
+    one(q, extent, "sigmoid_gradient", run, |y, d| cpu().sigmoid_gradient(y, d));
+}
+
 fn gelu_of(q: &StandIn, extent: Extent, what: &'static str, form: Gelu) {
     one(q, extent, what, |x, y| operations::gelu(q, form, x, y), |x, y| cpu().gelu(form, x, y));
 }

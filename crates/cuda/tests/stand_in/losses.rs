@@ -81,6 +81,66 @@ pub fn cross_entropy(q: &StandIn, extent: Extent) {
     }
 }
 
+/// A class of each row, another one, and the share of the first: some of all, of none, and of one class twice.
+pub fn mixtures(rows: usize, width: usize) -> Vec<u32> {
+    let (own, other) = (ids(2, rows, width as u32), ids(4, rows, width as u32));
+    let shares = numbers(5, rows).into_iter().map(|v| v * 0.5 + 0.5);
+    let rows = own.into_iter().zip(other).zip(shares).enumerate();
+    rows.flat_map(|(row, ((own, other), share))| match row % 5 {
+        1 => [own, other, 1.0f32.to_bits()],
+        2 => [own, own, share.to_bits()],
+        3 => [own, other, 0.0f32.to_bits()],
+        _ => [own, other, share.to_bits()],
+    })
+    .collect()
+}
+
+pub fn mixed_cross_entropy(q: &StandIn, extent: Extent) {
+    for &(rows, width) in extent.of(1, &[(0, 3), (1, 2), (20, 10), (5, 257), (2, 9001), (33, 40)]) {
+        let shape = Rows { rows, width };
+        let x: Vec<f32> = numbers(1, rows * width).iter().map(|v| v * 8.0).collect();
+        let targets = mixtures(rows, width);
+        let weights: Vec<f32> = numbers(3, width).iter().map(|v| v + 1.5).collect();
+        let (targets_, weights_) = (Buffer::of(q, "targets", &targets), Buffer::of(q, "weights", &weights));
+        for (label_smoothing, weighted, scale) in [(0.0, false, 1.0), (0.1, false, 1024.0), (0.3, true, 1.0)]
+        {
+            let class_weights = if weighted { &weights[..] } else { &[] };
+            let options = CrossEntropy { label_smoothing, class_weights, ignore_index: None, scale };
+            let mut wanted_d = x.clone();
+            let outputs = Outputs::Replaced(&mut wanted_d[..]);
+            let wanted = cpu().mixed_cross_entropy(shape, &options, outputs, &targets);
+            let class_weights = weighted.then(|| weights_.read());
+            let options =
+                operations::CrossEntropy { label_smoothing, class_weights, ignore_index: None, scale };
+            let what = format!("mixed cross entropy of {shape:?} with {options:?}");
+            let (logits, room) = (Buffer::of(q, "logits", &x), Room::new(q, rows));
+            let outputs = Outputs::<Values<'_>, _>::Replaced(logits.write());
+            let lent = (room.rows(), room.totals());
+            operations::mixed_cross_entropy(q, shape, &options, outputs, targets_.read(), lent.0, lent.1);
+            room.is_near(q, &what, wanted);
+            logits.is_near(&what, &wanted_d);
+        }
+    }
+    // A class that is none shows in the loss.
+    for wrong in [[9, 2, 0], [2, 9, 0]] {
+        let (targets, logits) = (Buffer::of(q, "targets", &wrong), Buffer::of(q, "logits", &numbers(1, 3)));
+        let room = Room::new(q, 1);
+        let plain = operations::CrossEntropy {
+            label_smoothing: 0.0,
+            class_weights: None,
+            ignore_index: None,
+            scale: 1.0,
+        };
+        let outputs = Outputs::<Values<'_>, _>::Replaced(logits.write());
+        let (rows, totals) = (room.rows(), room.totals());
+        let shape = Rows { rows: 1, width: 3 };
+        operations::mixed_cross_entropy(q, shape, &plain, outputs, targets.read(), rows, totals);
+        if room.sums.now()[0].is_finite() || logits.now().iter().any(|d| d.is_finite()) {
+            q.wrong(format!("a loss with targets {wrong:?} is {:?}", room.sums.now()));
+        }
+    }
+}
+
 /// Broken outputs and wrong targets have to be seen in the loss.
 pub fn broken_rows(q: &StandIn, _: Extent) {
     let shape = Rows { rows: 2, width: 10 };

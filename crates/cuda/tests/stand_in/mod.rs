@@ -23,6 +23,8 @@ pub mod orders;
 pub mod pooling;
 pub mod product;
 pub mod product_half;
+pub mod recurrent;
+pub mod rows;
 pub mod settle;
 pub mod stacking;
 pub mod stored;

@@ -61,6 +61,16 @@ fn check<K: Kind>(q: &StandIn, [m, n, k]: [usize; 3], [a_turned, b_turned]: [boo
         into_floats::<K>(q, &shape, [&a_, &b_], &c);
         c.is_within(&format!("{shape:?}"), &wanted(&shape, &values::<K>(&x), &values::<K>(&y), &before), F32);
     }
+    // To halves what is there is added before the sum is rounded, and what lies between rows stays too.
+    let shape = Product { m, n, k, a, b, c_row: n + more, write: Write::Add };
+    let before = halves::<K>(3, far(m, n, Strides::rows(n + more)), 1.0);
+    let c = Buffer::of(q, "c", &before);
+    let to = HalfResult::Half(c.write());
+    let nothing = Buffer::<f32>::empty(q, "scratch", 0);
+    operations::product_half(q, K::HALF, &shape, [a_.read(), b_.read()], to, nothing.write());
+    let before: Vec<f32> = values::<K>(&before).into_iter().map(|v| v as f32).collect();
+    let sums = wanted(&shape, &values::<K>(&x), &values::<K>(&y), &before);
+    c.is_within_half::<K>(&format!("{shape:?} to {:?}", K::HALF), &sums, K::ROUNDING);
     let shape = Product { m, n, k, a, b, c_row: n, write: Write::Set };
     let c = Buffer::<u16>::empty(q, "c", m * n);
     let wanted_room = operations::product_half_scratch(&shape, Storage::Half(K::HALF));

@@ -41,11 +41,11 @@ pub(super) fn to<'a, K: Kind>(x: &'a Buffer<'_, u16>) -> ValuesMut<'a> {
 }
 
 /// What an operation gives beside numbers between layers: f32.
-type Beside = Vec<Vec<f32>>;
+pub(super) type Beside = Vec<Vec<f32>>;
 
 /// How near halves are to f32 results.
 #[derive(Clone, Copy)]
-enum Nearness {
+pub(super) enum Nearness {
     /// They are those, rounded.
     Rounded,
     /// They are rounded from what is off by 2^-20 of itself and of this number at most: what the instructions of quick.cuh may
@@ -75,7 +75,7 @@ impl Nearness {
 
 /// Runs an operation twice, over f32 and over halves that are the same numbers, and compares what it gives: `lengths` numbers to
 /// read, `outputs` to write, which hold numbers too.
-fn both<K: Kind, const N: usize, const M: usize>(
+pub(super) fn both<K: Kind, const N: usize, const M: usize>(
     q: &StandIn,
     what: &str,
     lengths: [usize; N],
@@ -91,7 +91,7 @@ fn both<K: Kind, const N: usize, const M: usize>(
 }
 
 /// The same, which leaves it to the caller to compare what is beside.
-fn each<K: Kind, const N: usize, const M: usize>(
+pub(super) fn each<K: Kind, const N: usize, const M: usize>(
     q: &StandIn,
     what: &str,
     (lengths, outputs): ([usize; N], [usize; M]),
@@ -117,6 +117,10 @@ const LENGTHS: [usize; 4] = [1, 3, 2017, 257];
 
 pub fn point_wise<K: Kind>(q: &StandIn, extent: Extent) {
     for &len in extent.of(1, &LENGTHS) {
+        both::<K, 0, 1>(q, "fill", [], [len], |[], [y]| {
+            operations::fill(q, y, -1.2345);
+            Vec::new()
+        });
         both::<K, 1, 1>(q, "copy", [len], [len], |[x], [y]| {
             operations::copy(q, x, y);
             Vec::new()
@@ -135,6 +139,14 @@ pub fn point_wise<K: Kind>(q: &StandIn, extent: Extent) {
         });
         both::<K, 1, 1>(q, "relu_gradient", [len], [len], |[y], [d]| {
             operations::relu_gradient(q, y, d);
+            Vec::new()
+        });
+        each::<K, 1, 1>(q, "sigmoid", ([len], [len]), Nearness::Quick(1.0), |[x], [y]| {
+            operations::sigmoid(q, x, y);
+            Vec::new()
+        });
+        both::<K, 1, 1>(q, "sigmoid_gradient", [len], [len], |[y], [d]| {
+            operations::sigmoid_gradient(q, y, d);
             Vec::new()
         });
         let bias = Buffer::of(q, "bias", &numbers(3, 5));
@@ -389,6 +401,17 @@ pub fn losses<K: Kind>(q: &StandIn, extent: Extent) {
                 ));
             }
         }
+        let mixed = Buffer::of(q, "targets", &super::losses::mixtures(rows, width));
+        let options =
+            CrossEntropy { label_smoothing: 0.1, class_weights: None, ignore_index: None, scale: 8.0 };
+        let terms = Nearness::Quick(options.scale);
+        each::<K, 0, 1>(q, "mixed_cross_entropy", ([], [rows * width]), terms, |[], [x]| {
+            let x = std::cell::Cell::new(Some(x));
+            run(&|rows, totals| {
+                let x = Outputs::<Values<'_>, _>::Replaced(x.take().expect("once"));
+                operations::mixed_cross_entropy(q, shape, &options, x, mixed.read(), rows, totals);
+            })
+        });
         let t = Buffer::of(q, "t", &numbers(5, rows * width));
         both::<K, 0, 1>(q, "squared_error", [], [rows * width], |[], [x]| {
             let x = std::cell::Cell::new(Some(x));
@@ -527,29 +550,40 @@ pub fn embedding<K: Kind>(q: &StandIn, extent: Extent) {
     }
 }
 
-/// Of a shape without a kernel, columns by columns, near f64.
+/// Of a shape without a kernel, columns by columns, near f64: alone, and added to rows that lie apart, between which nothing changes.
 pub fn product_without_a_kernel<K: Kind>(q: &StandIn, extent: Extent) {
     for &[m, n, k] in extent.of(1, &[[1, 1, 1], [65, 17, 100], [50, 69, 45]]) {
         let (a, b) = (Strides::transposed(m), Strides::transposed(k));
-        let shape = Product { m, n, k, a, b, c_row: n, write: Write::Set };
         let (x, y) = (halves::<K>(1, m * k, 1.0), halves::<K>(2, n * k, 1.0));
         let (x_, y_) = (Buffer::of(q, "a", &x), Buffer::of(q, "b", &y));
-        let c = Buffer::<u16>::empty(q, "c", m * n);
-        let parts =
-            operations::product_exact_scratch(&shape).map(|len| Buffer::<f32>::empty(q, "scratch", len));
-        let operands = [x_.read(), y_.read()];
-        let result = HalfResult::Half(c.write());
-        operations::product_exact(q, K::HALF, &shape, operands, result, parts.each_ref().map(Buffer::write));
-        let (x, y) = (super::halves::values::<K>(&x), super::halves::values::<K>(&y));
-        let wanted = product_half::wanted(&shape, &x, &y, &vec![0.0; m * n]);
-        c.is_within_half::<K>(&format!("{shape:?} by f32"), &wanted, K::ROUNDING);
+        for (write, c_row) in [(Write::Set, n), (Write::Set, n + 2), (Write::Add, n + 2)] {
+            let shape = Product { m, n, k, a, b, c_row, write };
+            let before = halves::<K>(3, (m - 1) * c_row + n, 1.0);
+            let c = Buffer::of(q, "c", &before);
+            let parts =
+                operations::product_exact_scratch(&shape).map(|len| Buffer::<f32>::empty(q, "scratch", len));
+            let (operands, result) = ([x_.read(), y_.read()], HalfResult::Half(c.write()));
+            let lent = parts.each_ref().map(Buffer::write);
+            operations::product_exact(q, K::HALF, &shape, operands, result, lent);
+            let [x, y] = [&x, &y].map(|x| super::halves::values::<K>(x));
+            let wanted = product_half::wanted(&shape, &x, &y, &wide::<K>(&before));
+            c.is_within_half::<K>(&format!("{shape:?} by f32"), &wanted, K::ROUNDING);
+            let between = |x: &[u16]| {
+                x.chunks(c_row).flat_map(|row| row[n.min(row.len())..].to_vec()).collect::<Vec<_>>()
+            };
+            if between(&c.now()) != between(&before) {
+                q.wrong(format!("something between rows of {shape:?} was written"));
+            }
+        }
     }
 }
 
 /// Of heads without a kernel, near f64: forward, and the gradient of what that left.
 pub fn attention_without_a_kernel<K: Kind>(q: &StandIn, extent: Extent) {
     for &(batch, time, heads, head) in extent.of(1, &[(2, 65, 2, 12), (1, 20, 1, 20)]) {
-        let shape = AttentionShape { batch, time, heads, head, mask: Mask::Causal };
+        // Each of the two kernels of f32 once with a mask and once without.
+        let mask = if head == 12 { Mask::Causal } else { Mask::None };
+        let shape = AttentionShape { batch, time, heads, head, mask };
         let out = batch * time * heads * head;
         let (qkv, dy) = (halves::<K>(1, 3 * out, 2.0), halves::<K>(2, out, 1.0));
         let [wanted_y, wanted_saved, wanted_d] =

@@ -9,7 +9,7 @@ use super::{
 };
 use crate::device::{
     Activation, AdamW, Affine, Attended, AttentionShape, BatchNormOutputs, Cell, CellGradients, CellStep,
-    CellsKept, ChannelNorm, Conv3dShape, CrossEntropy, Device, Extra, GATES, Gelu, Leaf, LinearShape, Lion,
+    CellsKept, ChannelNorm, Conv3dShape, CrossEntropy, Device, GATES, Gelu, Leaf, LinearShape, Lion,
     LossSums, Matrices, NormGradients, NormInputs, Operands, Outputs, Pool2d, Product, Rows, Sgd, Strides,
     Write,
 };
@@ -459,10 +459,6 @@ impl Device for Cpu {
         same("dy", dy.len(), shape.rows * shape.width);
         let (dplaces, time) = dplaces.unwrap_or((&mut [], 1));
         embedding::embedding_gradient(self.isa, shape.width, ids, dy, write, dtable, dplaces, time);
-    }
-
-    fn offers(&self, _extra: Extra) -> bool {
-        true
     }
 
     fn transpose(&self, shape: Matrices, x: &[f32], y: &mut [f32]) {

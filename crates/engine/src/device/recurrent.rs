@@ -52,22 +52,22 @@ pub const GATES: usize = 4;
 
 /// What recurrent cells kept for their gradient.
 #[derive(Clone, Copy, Debug)]
-pub struct CellsKept<R> {
-    /// What the gates came to.
-    pub gates: R,
-    /// States behind the outputs; empty where there are none.
-    pub states: R,
+pub struct CellsKept<F, R = F> {
+    /// What the gates came to, f32.
+    pub gates: F,
+    /// States behind the outputs, f32; empty where there are none.
+    pub states: F,
     /// The outputs.
     pub y: R,
 }
 
 /// The gradients that go back through a step of recurrent cells.
 #[derive(Debug)]
-pub struct CellGradients<M> {
+pub struct CellGradients<M, F = M> {
     /// Of the outputs, `[rows, time, hidden]`: read at this place; what goes past the weights is added to the one before.
     pub dy: M,
-    /// Of the states, `[rows, hidden]`: that of this place's, then that of the one before.
-    pub dstates: M,
+    /// Of the states, `[rows, hidden]`, f32: that of this place's, then that of the one before.
+    pub dstates: F,
     /// Of the sums that gates are made of, as they lie: written at this place.
     pub dgates: M,
 }

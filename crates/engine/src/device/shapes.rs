@@ -3,6 +3,7 @@
 //! It does not know who computes them; convolutions and recurrent layers have files of their own.
 
 use dtrain_types::Wire;
+use serde::{Deserialize, Serialize};
 
 /// A matrix in a flat buffer, from its first element: element `(r, c)` lies at `r * row + c * col`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -115,11 +116,13 @@ impl Pool2d {
 }
 
 /// What a position of self-attention sees.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Mask {
     /// Itself and those before it.
+    #[default]
     Causal,
-    /// All of its sequence. Not every device has it: [`Extra::Unmasked`](super::Extra::Unmasked).
+    /// All of its sequence.
     None,
 }
 

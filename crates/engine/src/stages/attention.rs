@@ -1,8 +1,7 @@
 //! Self-attention over packed queries, keys and values; the projections around it are linear stages.
 
-use super::demand;
 use crate::describe::Description;
-use crate::device::{Attended, AttentionShape, Device, Extra, Mask, reborrow};
+use crate::device::{Attended, AttentionShape, Device, Mask, reborrow};
 use crate::stage::{ArenaPlan, Backward, Forward, GradientUse, Needs, Pass, Shape, Stage};
 
 /// The core of self-attention: `[B, T, 3 x heads x head]` to `[B, T, heads x head]`.
@@ -56,9 +55,6 @@ impl<D: Device> Stage<D> for Attention {
         let heads = self.shape.heads;
         if heads == 0 || !packed.is_multiple_of(3 * heads) {
             return Err(format!("a width of {} cannot be shared by {heads} heads", packed / 3));
-        }
-        if self.shape.mask == Mask::None {
-            demand(device, Extra::Unmasked)?;
         }
         self.shape = AttentionShape { batch: input.rows(), time, head: packed / 3 / heads, ..self.shape };
         space.saved += device.attention_saved(&self.shape);

@@ -2,8 +2,6 @@
 //!
 //! A stage learns its input's shape when the model is planned, so that `Linear::new(10)` is all there is to say.
 
-use crate::device::{Device, Extra};
-
 mod apart;
 mod attention;
 mod between;
@@ -42,14 +40,6 @@ pub use residual::Residual;
 pub use tokens::{ClassToken, Take};
 pub use traced::{Expr, Traced};
 pub use turn::Turn;
-
-/// *Errors*: a device that lacks this operation, as a sentence for people.
-fn demand<D: Device>(device: &D, extra: Extra) -> Result<(), String> {
-    match device.offers(extra) {
-        true => Ok(()),
-        false => Err(format!("this device has no {}; the CPU has", extra.name())),
-    }
-}
 
 /// Sides of an image as people write them: `28 x 28`.
 fn by(sides: &[usize]) -> String {

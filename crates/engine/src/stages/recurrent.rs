@@ -5,10 +5,9 @@
 //!
 //! This file does not know the cells' functions.
 
-use super::demand;
 use crate::describe::Description;
 use crate::device::{
-    Cell, CellGradients, CellStep, CellsKept, Device, Extra, GATES, Product, Rows, Strides, Write, reborrow,
+    Cell, CellGradients, CellStep, CellsKept, Device, GATES, Product, Rows, Strides, Write, reborrow,
 };
 use crate::stage::{ArenaPlan, Backward, Forward, GradientUse, Init, Needs, ParamLayout, Pass, Shape, Stage};
 use std::ops::Range;
@@ -125,7 +124,6 @@ impl<D: Device> Stage<D> for Recurrent {
     }
 
     fn plan(&mut self, device: &D, input: &Shape, space: &mut ArenaPlan) -> Result<Shape, String> {
-        demand(device, Extra::Recurrent)?;
         let dims = input.dims()?;
         let [time, inputs] = *dims else {
             return Err(format!("it takes [time, inputs], its input is {dims:?}"));
@@ -144,7 +142,10 @@ impl<D: Device> Stage<D> for Recurrent {
         let [gates, states] = self.lengths(input.rows());
         space.saved += gates + states;
         let out = input.rows() * time * hidden;
-        space.scratch += gates + out + input.rows() * hidden + GATES * hidden;
+        space.scratch += device.activation_len(gates)
+            + device.activation_len(out)
+            + input.rows() * hidden
+            + GATES * hidden;
         Ok(Shape::values(input.rows(), &[time, hidden]))
     }
 
@@ -200,8 +201,10 @@ impl<D: Device> Stage<D> for Recurrent {
         let saved = D::read(&saved);
         let gates = D::part(saved, 0..gates_len);
         let states = D::part(saved, gates_len..gates_len + states_len);
-        let (mut dgates, rest) = D::split_mut(scratch, gates_len);
-        let (mut before, rest) = D::split_mut(rest, out);
+        let (mut dgates, rest) = D::split_mut(scratch, device.activation_len(gates_len));
+        let mut dgates = device.activations_mut(&mut dgates, gates_len);
+        let (mut before, rest) = D::split_mut(rest, device.activation_len(out));
+        let mut before = device.activations_mut(&mut before, out);
         let (mut dstates, mut sums) = D::split_mut(rest, rows * hidden);
         let [of_inputs, of_outputs, bias_in, _] = self.places();
         let weights = D::part(params, of_outputs);
@@ -226,12 +229,10 @@ impl<D: Device> Stage<D> for Recurrent {
             }
         }
         // The outputs one place later, in front of which there is nothing.
-        for row in 0..rows {
-            let from = row * time * hidden;
-            device.fill(D::part_mut(&mut before, from..from + hidden), 0.0);
-            let later = D::part_mut(&mut before, from + hidden..from + time * hidden);
-            device.copy(D::part(y, from..from + (time - 1) * hidden), later);
-        }
+        device.fill(D::part_mut(&mut before, 0..out), 0.0);
+        let shape = Rows { rows, width: (time - 1) * hidden };
+        let later = D::part_mut(&mut before, hidden..out);
+        device.copy_rows(shape, [time * hidden; 2], D::part(y, 0..out), later);
         let (terms, dgates) = (rows * time, D::read(&dgates));
         let (mut d_inputs, rest) = D::split_mut(grads, of_inputs.len());
         let (mut d_outputs, rest) = D::split_mut(rest, self.summed() * hidden);

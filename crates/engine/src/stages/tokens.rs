@@ -4,7 +4,7 @@
 //! This file does not know attention.
 
 use crate::describe::{Description, Taken};
-use crate::device::{Device, Leaf, Rows};
+use crate::device::{Device, Leaf, Matrices, Rows};
 use crate::stage::{ArenaPlan, Backward, Forward, Init, Needs, ParamLayout, Pass, Shape, Stage};
 use dtrain_types::Wire;
 
@@ -62,16 +62,11 @@ impl<D: Device> Stage<D> for ClassToken {
     }
 
     fn forward(&self, pass: &Pass<'_, D>, mut io: Forward<'_, D>) {
-        let ([from, to], width, x) = (self.per_row(), self.width, io.x.values());
-        let token = D::part(io.params, 0..width);
-        let first = D::part(io.params, width..2 * width);
-        let others = D::part(io.params, 2 * width..width + to);
-        for row in 0..pass.rows {
-            let y = D::part_mut(&mut io.y, row * to..row * to + width);
-            pass.device.add(token, first, y);
-            let y = D::part_mut(&mut io.y, row * to + width..(row + 1) * to);
-            pass.device.add(D::part(x, row * from..(row + 1) * from), others, y);
-        }
+        let ([from, to], width) = (self.per_row(), self.width);
+        let shape = Matrices { matrices: pass.rows, rows: self.time, columns: width };
+        let learned = [D::part(io.params, 0..width), D::part(io.params, width..width + to)];
+        let x = D::part(io.x.values(), 0..pass.rows * from);
+        pass.device.class_token(shape, x, learned, D::part_mut(&mut io.y, 0..pass.rows * to));
     }
 
     fn backward(&self, pass: &Pass<'_, D>, io: Backward<'_, D>) {
@@ -86,11 +81,9 @@ impl<D: Device> Stage<D> for ClassToken {
             D::part_mut(&mut places, 0..to),
         );
         pass.device.copy(D::part(D::read(&places), 0..width), D::part_mut(&mut token, 0..width));
-        let Some(mut dx) = io.dx else { return };
-        for row in 0..pass.rows {
-            let dy = D::part(dy, row * to + width..(row + 1) * to);
-            pass.device.copy(dy, D::part_mut(&mut dx, row * from..(row + 1) * from));
-        }
+        let Some(dx) = io.dx else { return };
+        let others = D::part(dy, width..pass.rows * to);
+        pass.device.copy_rows(Rows { rows: pass.rows, width: from }, [to, from], others, dx);
     }
 }
 
@@ -115,10 +108,9 @@ impl Take {
         Self { taken: Taken::Last, time: 0, width: 0 }
     }
 
-    /// Where the place of a sample begins.
-    fn at(&self, row: usize) -> usize {
-        let place = if self.taken == Taken::First { 0 } else { self.time - 1 };
-        (row * self.time + place) * self.width
+    /// Where the place begins in a sample.
+    fn at(&self) -> usize {
+        if self.taken == Taken::First { 0 } else { (self.time - 1) * self.width }
     }
 }
 
@@ -148,23 +140,17 @@ impl<D: Device> Stage<D> for Take {
         Ok(Shape::values(input.rows(), &[width]))
     }
 
-    fn forward(&self, pass: &Pass<'_, D>, mut io: Forward<'_, D>) {
-        let (x, width) = (io.x.values(), self.width);
-        for row in 0..pass.rows {
-            let from = self.at(row);
-            let y = D::part_mut(&mut io.y, row * width..(row + 1) * width);
-            pass.device.copy(D::part(x, from..from + width), y);
-        }
+    fn forward(&self, pass: &Pass<'_, D>, io: Forward<'_, D>) {
+        let (per_row, width) = (self.time * self.width, self.width);
+        let x = D::part(io.x.values(), self.at()..pass.rows * per_row);
+        pass.device.copy_rows(Rows { rows: pass.rows, width }, [per_row, width], x, io.y);
     }
 
     fn backward(&self, pass: &Pass<'_, D>, io: Backward<'_, D>) {
         let Some(mut dx) = io.dx else { return };
-        let (width, len) = (self.width, D::len_mut(&dx));
+        let (per_row, width, len) = (self.time * self.width, self.width, D::len_mut(&dx));
         pass.device.fill(D::part_mut(&mut dx, 0..len), 0.0);
-        for row in 0..pass.rows {
-            let to = self.at(row);
-            let dy = D::part(D::read(&io.dy), row * width..(row + 1) * width);
-            pass.device.copy(dy, D::part_mut(&mut dx, to..to + width));
-        }
+        let dx = D::part_mut(&mut dx, self.at()..len);
+        pass.device.copy_rows(Rows { rows: pass.rows, width }, [width, per_row], D::read(&io.dy), dx);
     }
 }

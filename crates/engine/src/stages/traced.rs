@@ -6,9 +6,8 @@
 //!
 //! This file does not know what any stage does.
 
-use super::demand;
 use super::pointwise::Sigmoid;
-use crate::device::{Device, Extra, Gelu, Rows};
+use crate::device::{Device, Gelu, Rows};
 use crate::stage::{
     ArenaPlan, Backward, Forward, GradientUse, Input, Needs, ParamLayout, Pass, Shape, Stage,
 };
@@ -233,7 +232,6 @@ impl<D: Device> Stage<D> for Traced<D> {
                     shapes[*a].clone()
                 }
                 Operation::Product([a, b]) => {
-                    demand(device, Extra::Products)?;
                     let (a, b) = (&shapes[*a], &shapes[*b]);
                     let (long, short) = (a.dims()?, b.dims()?);
                     if long != short && short != &long[..1] {

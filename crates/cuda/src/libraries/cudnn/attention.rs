@@ -1,4 +1,4 @@
-//! Causal self-attention as graphs of cuDNN, each by an engine that is written down.
+//! Self-attention as graphs of cuDNN, each by an engine that is written down.
 //!
 //! As for convolutions: somebody asks the library once for a shape ([`CudnnHandle::attention_candidates`]), its answers are plain data
 //! ([`PinnedAttention`]), and it is asked again before one is used ([`CudnnHandle::accept_attention`]). Only engines count that the library
@@ -20,6 +20,7 @@ use crate::values::{Half, Storage};
 use cudarc::cudnn::sys::{
     cudnnDataType_t as DataType, cudnnPointwiseMode_t as By, cudnnReduceTensorOp_t as Reduced,
 };
+use dtrain_engine::device::Mask;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::ptr;
@@ -45,8 +46,8 @@ struct AttentionTensors {
     y: Tensor,
     saved: Tensor,
     scale: Tensor,
-    /// What stands for a key that is not seen.
-    unseen: Tensor,
+    /// What stands for a key that is not seen, if there are such.
+    unseen: Option<Tensor>,
     gradient: Option<GradientTensors>,
 }
 
@@ -66,6 +67,7 @@ type Four = [i64; 4];
 struct Writer {
     draft: GraphDraft,
     numbers: DataType,
+    mask: Mask,
     /// `[batch, heads, time, head]`.
     rows: Four,
     /// Of queries with keys.
@@ -96,6 +98,7 @@ impl Writer {
         Self {
             draft: GraphDraft::default(),
             numbers,
+            mask: key.mask,
             rows: [batch, heads, time, head],
             scores: [batch, heads, time, time],
             queries: [batch, heads, time, 1],
@@ -139,8 +142,17 @@ impl Writer {
         self.draft.product(queries, keys, scores).map(|()| scores)
     }
 
-    /// Scores of keys that come behind their query become `unseen`.
-    fn masked(&mut self, scores: Tensor, unseen: Tensor) -> Result<Tensor, LibraryError> {
+    /// What stands for keys that are not seen, where there are some.
+    fn unseen(&mut self) -> Result<Option<Tensor>, LibraryError> {
+        match self.mask {
+            Mask::Causal => self.draft.one().map(Some),
+            Mask::None => Ok(None),
+        }
+    }
+
+    /// Scores of keys that come behind their query become `unseen`, if there is such a thing.
+    fn masked(&mut self, scores: Tensor, unseen: Option<Tensor>) -> Result<Tensor, LibraryError> {
+        let Some(unseen) = unseen else { return Ok(scores) };
         let (row, column) = (self.draft.index(2, scores)?, self.draft.index(3, scores)?);
         let seen = self.draft.between(DataType::CUDNN_DATA_BOOLEAN, &self.scores)?;
         self.draft.pointwise(
@@ -164,7 +176,7 @@ impl Writer {
         let (q, k, v) =
             (self.memory(self.packed)?, self.memory_turned(self.packed)?, self.memory(self.packed)?);
         let (y, saved) = (self.memory(self.out)?, self.of_queries()?);
-        let (scale, unseen) = (self.draft.one()?, self.draft.one()?);
+        let (scale, unseen) = (self.draft.one()?, self.unseen()?);
         let scores = self.product(q, k)?;
         let scaled = self.scored(By::CUDNN_POINTWISE_MUL, &[scores, scale])?;
         let masked = self.masked(scaled, unseen)?;
@@ -186,7 +198,7 @@ impl Writer {
         let (y, dy) = (self.memory(self.out)?, self.memory(self.out)?);
         let (saved, sums) = (self.of_queries()?, self.of_queries()?);
         let dqkv = [self.memory(self.packed)?, self.memory(self.packed)?, self.memory(self.packed)?];
-        let (scale, unseen, one) = (self.draft.one()?, self.draft.one()?, self.draft.one()?);
+        let (scale, unseen, one) = (self.draft.one()?, self.unseen()?, self.draft.one()?);
         let [dq, dk, dv] = dqkv;
         // What the softmax takes off each row.
         let products = self.compute(By::CUDNN_POINTWISE_MUL, &[dy, y], self.rows)?;
@@ -318,19 +330,28 @@ impl PlannedAttention {
         let packed = |of: [Tensor; 3], at: u64| [(of[0], at), (of[1], at + wide), (of[2], at + 2 * wide)];
         let AttentionTensors { qkv, y, saved, .. } = self.tensors;
         let [q, k, v] = packed(qkv, at.qkv);
-        let host = [(self.tensors.scale, of_host(&scale)), (self.tensors.unseen, of_host(&unseen))];
-        let (y, saved, [scale, unseen]) = ((y, at.y), (saved, at.saved), host);
+        let (y, saved, scale) = ((y, at.y), (saved, at.saved), (self.tensors.scale, of_host(&scale)));
+        let unseen = self.tensors.unseen.map(|tensor| (tensor, of_host(&unseen)));
         let handle = handle.handle.what;
         // SAFETY: the caller's promise; numbers of the host live for the call.
         unsafe {
-            match self.tensors.gradient {
-                None => self.plan.run(handle, [q, k, v, y, saved, scale, unseen], workspace),
-                Some(GradientTensors { dy, dqkv, sums, one: tensor }) => {
+            match (self.tensors.gradient, unseen) {
+                (None, None) => self.plan.run(handle, [q, k, v, y, saved, scale], workspace),
+                (None, Some(unseen)) => self.plan.run(handle, [q, k, v, y, saved, scale, unseen], workspace),
+                (Some(GradientTensors { dy, dqkv, sums, one: tensor }), unseen) => {
                     let [at_dy, at_dqkv, at_sums] = at.gradient;
                     let [dq, dk, dv] = packed(dqkv, at_dqkv);
                     let (dy, sums, one) = ((dy, at_dy), (sums, at_sums), (tensor, of_host(&one)));
-                    let all = [q, k, v, y, saved, dy, sums, dq, dk, dv, scale, unseen, one];
-                    self.plan.run(handle, all, workspace)
+                    match unseen {
+                        None => {
+                            let all = [q, k, v, y, saved, dy, sums, dq, dk, dv, scale, one];
+                            self.plan.run(handle, all, workspace)
+                        }
+                        Some(unseen) => {
+                            let all = [q, k, v, y, saved, dy, sums, dq, dk, dv, scale, unseen, one];
+                            self.plan.run(handle, all, workspace)
+                        }
+                    }
                 }
             }
         }
@@ -343,13 +364,19 @@ mod tests {
     use super::super::graph::tests::hopper;
     use super::*;
     use crate::libraries::Numbers;
-    use dtrain_engine::device::{AttentionShape, Mask};
+    use dtrain_engine::device::AttentionShape;
     use std::path::Path;
 
     fn keys() -> Vec<AttentionKey> {
-        let shape =
-            |batch, time, heads, head| AttentionShape { batch, time, heads, head, mask: Mask::Causal };
-        let shapes = [shape(64, 1024, 12, 64), shape(8, 200, 4, 32), shape(3, 77, 2, 128)];
+        let shape = |batch, time, heads, head, mask| AttentionShape { batch, time, heads, head, mask };
+        let (causal, all) = (Mask::Causal, Mask::None);
+        let shapes = [
+            shape(64, 1024, 12, 64, causal),
+            shape(8, 200, 4, 32, causal),
+            shape(3, 77, 2, 128, causal),
+            shape(256, 197, 12, 64, all),
+            shape(8, 65, 4, 32, all),
+        ];
         let of = |pass, reads, shape| AttentionKey::of(pass, reads, &shape).expect("it can be told");
         let passes = [AttentionPass::Forward, AttentionPass::Gradient];
         passes
