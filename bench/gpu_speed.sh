@@ -11,7 +11,10 @@ declare -A states
 # Kernels that are listed of a step: all there are.
 listed=40
 
-precisions() { if [[ $1 == gpt2 ]]; then echo bf16; else echo f32 tf32 bf16; fi; }
+# Those that are measured in bf16 alone; the one batch of ViT.
+is_large() { [[ $1 == gpt2 || $1 == vit ]]; }
+batch_of_vit=256
+precisions() { if is_large "$1"; then echo bf16; else echo f32 tf32 bf16; fi; }
 
 # speed NAME ID LIMIT COMMAND...: a part that prints rates; it has a row of its own only if it fails.
 speed() {
@@ -26,7 +29,7 @@ speed() {
 named() { if [[ ${2:-} == --batch ]]; then echo "$1, batch $3"; else echo "$1"; fi; }
 
 # Seconds that are measured: ten steps at least.
-window() { if [[ $1 == gpt2 ]]; then echo 3; else echo 1; fi; }
+window() { if is_large "$1"; then echo 3; else echo 1; fi; }
 
 # ours ID WORK PRECISION ARGUMENTS...: a rate of dtrain.
 ours() {
@@ -130,6 +133,7 @@ turns() {
         [[ $here ]] || { skip "$name" "no GPU"; continue; }
         [[ $torch ]] || { skip "$name" "no PyTorch"; continue; }
         [[ $work == gpt2 && ${fits_all:-} ]] && words=(--batch "$fits_all")
+        [[ $work == vit ]] && words=(--batch "$batch_of_vit")
         # It stops by itself in time to tell what it has.
         left=$((deadline - SECONDS - 10))
         part "$id" 150 "$python" "$root/bench/gpu_turns.py" --step "$pack/train/step" --python "$python" --work "$work" --precision bf16 \
@@ -198,6 +202,7 @@ measure_speed() {
         for precision in $(precisions "$work"); do
             cells=()
             [[ $work == gpt2 ]] && cells=(--shares "$listed")
+            [[ $work == vit ]] && cells=(--batch "$batch_of_vit" --shares "$listed")
             ours "$(id_of "$work" "$precision" dtrain)" "$work" "$precision" ${cells[@]+"${cells[@]}"}
         done
         [[ ${filling[$work]:-} ]] && ours "fill-$work-dtrain" "$work" bf16 --batch "${filling[$work]}" --shares $listed
@@ -206,6 +211,7 @@ measure_speed() {
         cells=()
         # A CPU would take minutes.
         [[ $here && ${filling[$work]:-} ]] && cells=(--fill "${filling[$work]}")
+        [[ $work == vit ]] && cells=(--batches "$batch_of_vit")
         theirs "$(id_of "$work" "" eager)" "$work" eager ${cells[@]+"${cells[@]}"}
     done
     ((${#works[@]})) && modes
@@ -213,6 +219,8 @@ measure_speed() {
         cells=()
         if [[ $work == gpt2 ]]; then
             read -ra cells <<<"$(halves)"
+        elif [[ $work == vit ]]; then
+            cells=(--batches "$batch_of_vit")
         elif ((deadline - SECONDS < 45 * ${#works[@]})); then
             # Its compiler takes longest; the products of tf32 are the same library's in both of its modes.
             late=1 cells=(--precisions f32 bf16)
@@ -235,6 +243,7 @@ rows_of_rates() {
             done
             rates "train: $work $precision" "" "${cells[@]}"
         done
+        [[ ${filling[$work]:-} ]] || continue
         cells=("$(cell "fill-$work-dtrain" "$work" bf16 dtrain fill)"
             "$(cell "$(id_of "$work" "" eager)" "$work" bf16 eager fill)")
         rates "train: $work bf16, batch ${filling[$work]}" "" "${cells[@]}" ""
@@ -258,7 +267,11 @@ shares() {
 shares_of_all() {
     local work
     for work in "${works[@]}"; do
-        if [[ $work == gpt2 ]]; then shares "$(gpt2_log)"; else shares "fill-$work-dtrain"; fi
+        case $work in
+            gpt2) shares "$(gpt2_log)" ;;
+            vit) shares "$(id_of vit bf16 dtrain)" ;;
+            *) shares "fill-$work-dtrain" ;;
+        esac
     done
 }
 

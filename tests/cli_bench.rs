@@ -224,6 +224,22 @@ fn a_step_of_gpt2_moves_counts_and_waits_no_more_than_it_may() {
     assert!((20e9..40e9).contains(&number(line, "peak_bytes")), "{line}");
 }
 
+/// A transformer over values is there without a pass of its own: 256 images of ViT-B/16.
+#[test]
+fn a_step_of_vit_converts_nothing_and_waits_for_nothing() {
+    let plan = bench("gpu-plan --work vit --batch 256");
+    plan.succeeded();
+    let line = &plan.lines[0];
+    assert!((30e9..60e9).contains(&number(line, "bytes_outside_products")), "{line}");
+    assert_eq!((number(line, "conversion_launches"), number(line, "host_waits")), (0.0, 0.0), "{line}");
+    assert!((200.0..450.0).contains(&number(line, "launches")), "{line}");
+    assert!((30.0..60.0).contains(&number(line, "predicted_ms")), "{line}");
+    // Six for each parameter and place, and what attention multiplies of a whole square.
+    let products = 6.0 * 85.8e6 * 256.0 * 197.0;
+    assert!((products..products * 1.1).contains(&number(line, "operations")), "{line}");
+    assert!((15e9..25e9).contains(&number(line, "peak_bytes")), "{line}");
+}
+
 #[test]
 fn a_plan_follows_its_precision_its_batch_and_the_ceilings_of_a_gpu() {
     if !has_turn(3) {

@@ -59,19 +59,20 @@ def mlp(start):
 
 
 class Block(nn.Module):
-    """A pre-norm block of a GPT."""
+    """A pre-norm block of a transformer: of a GPT, or with attention to all places."""
 
-    def __init__(self, width, heads, linear, gelu):
+    def __init__(self, width, heads, linear, gelu, causal=True, epsilon=1e-5):
         super().__init__()
-        self.heads, self.gelu = heads, gelu
-        self.norm1, self.qkv, self.proj = nn.LayerNorm(width), linear(width, 3 * width), linear(width, width)
-        self.norm2, self.up, self.down = nn.LayerNorm(width), linear(width, 4 * width), linear(4 * width, width)
+        self.heads, self.gelu, self.causal = heads, gelu, causal
+        norm = lambda: nn.LayerNorm(width, epsilon)
+        self.norm1, self.qkv, self.proj = norm(), linear(width, 3 * width), linear(width, width)
+        self.norm2, self.up, self.down = norm(), linear(width, 4 * width), linear(4 * width, width)
 
     def forward(self, h_BTC):
         B, T, C = h_BTC.shape
         qkv = self.qkv(self.norm1(h_BTC)).reshape(B, T, 3, self.heads, C // self.heads)
         q, k, v = qkv.permute(2, 0, 3, 1, 4).unbind(0)
-        mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).reshape(B, T, C)
+        mixed = F.scaled_dot_product_attention(q, k, v, is_causal=self.causal).transpose(1, 2).reshape(B, T, C)
         h_BTC = h_BTC + self.proj(mixed)
         return h_BTC + self.down(F.gelu(self.up(self.norm2(h_BTC)), approximate=self.gelu))
 
@@ -141,6 +142,29 @@ class Gpt2(nn.Module):
         return F.linear(self.norm(h_BTC), self.tokens.weight).reshape(-1, self.size.vocabulary)
 
 
+class Vit(nn.Module):
+    """ViT-B/16 as torchvision has it, without dropout: images of 224 x 224, 12 blocks of width 768 and 12 heads, 1 000 classes.
+
+    Source: Dosovitskiy et al. 2020.
+    """
+
+    def __init__(self):
+        super().__init__()
+        width, places = 768, (224 // 16) ** 2 + 1
+        self.patches = nn.Conv2d(3, width, 16, stride=16)
+        self.token, self.places = nn.Parameter(torch.zeros(1, 1, width)), nn.Parameter(torch.empty(1, places, width))
+        nn.init.normal_(self.places, std=0.02)
+        self.blocks = nn.ModuleList(Block(width, 12, nn.Linear, "none", causal=False, epsilon=1e-6) for _ in range(12))
+        self.norm, self.head = nn.LayerNorm(width, 1e-6), nn.Linear(width, 1000)
+
+    def forward(self, x):
+        h_BTC = self.patches(x).flatten(2).transpose(1, 2)
+        h_BTC = torch.cat([self.token.expand(len(x), -1, -1), h_BTC], 1) + self.places
+        for block in self.blocks:
+            h_BTC = block(h_BTC)
+        return self.head(self.norm(h_BTC)[:, 0])
+
+
 class Cnn(nn.Module):
     def __init__(self, start):
         super().__init__()
@@ -194,3 +218,10 @@ def gpt2(batch, context):
     torch.manual_seed(7)
     x, y = (integers(stream, batch * context, 50257) for stream in (1000, 1001))
     return Work(Gpt2(Size(context=context)), x.reshape(batch, context), y)
+
+
+def vit(batch):
+    """ViT-B/16 on images that mean nothing."""
+    torch.manual_seed(7)
+    x = uniform(1000, batch * 3 * 224 * 224, 1.0).reshape(batch, 3, 224, 224)
+    return Work(Vit(), x, integers(1001, batch, 1000))

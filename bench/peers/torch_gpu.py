@@ -26,20 +26,23 @@ import models
 
 PRECISIONS = ("f32", "tf32", "bf16")
 GPT2 = "gpt2"
+VIT = "vit"
+# Those of which the largest batch that fits is taken.
+LARGE = {GPT2: [64, 32, 16, 8], VIT: [256, 128, 64, 32]}
 
 
 def arguments():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--work", choices=[*models.WORKS, GPT2], required=True)
+    parser.add_argument("--work", choices=[*models.WORKS, *LARGE], required=True)
     parser.add_argument("--mode", choices=["eager", "compiled"], default="eager")
-    parser.add_argument("--precisions", nargs="+", choices=PRECISIONS, help="default: all; of gpt2 bf16")
+    parser.add_argument("--precisions", nargs="+", choices=PRECISIONS, help="default: all; of gpt2 and vit bf16")
     parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
     parser.add_argument("--windows", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=0.3, help="length of one timed window")
-    parser.add_argument("--batch", type=int, help="not the workload's own: eager and in bf16 only, unless it is gpt2")
+    parser.add_argument("--batch", type=int, help="not the workload's own: eager and in bf16 only, unless it is gpt2 or vit")
     parser.add_argument("--turns", type=int, metavar="N", help="so many windows, each when a line of standard input asks for it")
     parser.add_argument("--fill", type=int, metavar="BATCH", help="behind the rest bf16 once more, with this batch")
-    parser.add_argument("--batches", type=int, nargs="+", default=[64, 32, 16, 8], help="of gpt2: the first that fits")
+    parser.add_argument("--batches", type=int, nargs="+", help="of gpt2 and vit: the first that fits")
     parser.add_argument("--context", type=int, default=1024, help="of gpt2")
     parser.add_argument("--curve", metavar="FILE", help="losses of gpt2 on a text, and no rate")
     parser.add_argument("--steps", type=int, default=60, help="of the curve")
@@ -50,11 +53,12 @@ def arguments():
         parser.error("only gpt2 learns a text")
     if args.turns and len(args.precisions or []) != 1:
         parser.error("windows in turn are of one precision: --precisions")
-    if args.batch and args.work != GPT2 and not args.turns:
+    if args.batch and args.work not in LARGE and not args.turns:
         if args.mode == "compiled":
-            parser.error("only gpt2 is compiled for another batch")
+            parser.error("only gpt2 and vit are compiled for another batch")
         args.precisions = ["bf16"]
-    args.precisions = args.precisions or (["bf16"] if args.work == GPT2 else list(PRECISIONS))
+    args.precisions = args.precisions or (["bf16"] if args.work in LARGE else list(PRECISIONS))
+    args.batches = args.batches or LARGE.get(args.work) or [models.BATCH[args.work]]
     return args
 
 
@@ -130,7 +134,8 @@ def windows(step, rows, steps, args, ready):
 def measure(work, rows, args, precision, ready):
     """Rows a second of each window in order; none where only the compiler was to be warmed."""
     x, y = work.x.to(args.device), work.y.to(args.device)
-    train = trainer(work.model.to(args.device), args, precision)
+    # Without a warm-up a ViT learns nothing at the others' rate.
+    train = trainer(work.model.to(args.device), args, precision, rate=1e-4 if args.work == VIT else 1e-3)
     step = lambda: train(x, y)
     first = float(step())
     if args.warm:
@@ -179,6 +184,8 @@ def tell(args, precision, rates, unit, note):
 def attempt(args, precision, batch):
     if args.work == GPT2:
         work, rows, unit = models.gpt2(batch, args.context), batch * args.context, "tokens/s"
+    elif args.work == VIT:
+        work, rows, unit = models.vit(batch), batch, "samples/s"
     else:
         work, rows, unit = models.work(args.work, batch), batch, "samples/s"
     rates = measure(work, rows, args, precision, f"{unit} batch {batch}")
@@ -201,8 +208,7 @@ def run(args, precision, batches):
 def main():
     args = arguments()
     print(f"PyTorch {torch.__version__}, CUDA {torch.version.cuda}, Python {sys.version.split()[0]}", flush=True)
-    own = args.batches if args.work == GPT2 else [models.BATCH[args.work]]
-    runs = [(precision, [args.batch] if args.batch else own) for precision in args.precisions]
+    runs = [(precision, [args.batch] if args.batch else args.batches) for precision in args.precisions]
     runs += [("bf16", [args.fill])] if args.fill else []
     lost = False
     for precision, batches in runs:

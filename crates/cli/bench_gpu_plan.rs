@@ -10,7 +10,7 @@ use crate::error::CliError;
 use crate::plan::paper_gpu;
 use dtrain_cuda::driver::{Gpu, KernelTally, Tally};
 use dtrain_cuda::{CudaDevice, Precision, Work as Cost};
-use dtrain_engine::models::peer::{PeerData, Work, gpt2_data};
+use dtrain_engine::models::peer::{PeerData, Work, gpt2_data, vit_base, vit_data};
 use dtrain_engine::models::{GptOptions, gpt2};
 use dtrain_engine::stage::Shape;
 use dtrain_engine::{DeviceReplica, EngineError, Keeping, Kept, Loss, LossScaling, Model, Optimizer};
@@ -74,6 +74,11 @@ fn started(arguments: &BenchGpuPlan) -> Result<(DeviceReplica<CudaDevice>, PeerD
     let (model, data, optimizer): (_, _, Optimizer) =
         match Work::ALL.into_iter().find(|work| work.name() == arguments.work) {
             Some(work) => (work.model_for(&device, rows)?, work.data_for(rows), work.optimizer()),
+            None if arguments.work == "vit" => {
+                let (stages, input) = vit_base(rows)?;
+                let model = Model::new(&device, stages, input, Loss::cross_entropy())?;
+                (model, vit_data(rows), Work::Mlp.optimizer())
+            }
             None => {
                 let options = GptOptions::gpt2();
                 let input = Shape::Tokens { rows, time: options.context };

@@ -13,7 +13,7 @@ pub struct Asked {
     pub work: String,
     pub precision: String,
     pub time: Duration,
-    /// Not the workload's own batch, or for GPT-2 the only one that is tried.
+    /// Not the workload's own batch, or for GPT-2 and ViT the only one that is tried.
     pub batch: Option<usize>,
     /// So many kernels that take the largest shares of a step are listed.
     pub shares: usize,
@@ -56,7 +56,7 @@ impl Asked {
             let [name, value] = pair else { return Err(format!("{} needs a value", pair[0])) };
             asked.take(name, value)?;
         }
-        known(&asked.work, &["mlp", "gpt", "cnn", "cnn3d", "gpt2"])?;
+        known(&asked.work, &["mlp", "gpt", "cnn", "cnn3d", "gpt2", "vit"])?;
         known(&asked.precision, &["f32", "tf32", "bf16", "f16"])?;
         match asked.curve.is_some() && asked.work != "gpt2" {
             true => Err("only gpt2 learns a text".to_owned()),
