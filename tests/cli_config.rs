@@ -43,8 +43,7 @@ fn a_machine_with_gpus_gets_a_rank_for_each_unless_it_is_told_otherwise() {
         (four, &[], 4),
         (four, &["devices=auto"], 4),
         (TWO_CORES, &["devices=auto"], 2),
-        // GPUs have no kernels for it.
-        (unasked, &["model.kind=vit"], 2),
+        (four, &["model.kind=vit", "optimizer.kind=muon"], 4),
         (unasked, &["devices=cpu"], 2),
         (unasked, &["devices=cuda:0,2,3"], 3),
         (unasked, &["ranks=3"], 3),

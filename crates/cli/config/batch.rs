@@ -78,10 +78,9 @@ pub(super) fn settle(r: &mut Resolved, machine: Machine) -> Result<bool, ConfigE
 
 /// Whether `auto` may come to GPUs, as far as the keys tell: where it cannot, no GPU is woken for the number of ranks.
 fn trained_by_auto(r: &Resolved) -> bool {
-    let others = ["vit", "transformer", "lstm", "gru", "torch"];
-    let lacks_kernels = || others.contains(&r.word("model.kind")) || r.word("optimizer.kind") == "muon";
+    let is_here = || r.word("model.kind") == "torch";
     matches!(ON_GPUS, OnGpus::Tested | OnGpus::Everybody)
-        && (PassesBy::of(r) != PassesBy::Kernels || !lacks_kernels())
+        && (PassesBy::of(r) != PassesBy::Kernels || !is_here())
 }
 
 /// How many GPUs `devices` comes to, if it comes to some.

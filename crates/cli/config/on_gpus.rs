@@ -1,6 +1,6 @@
 //! Whom this build trains on GPUs for, and what is computed there.
 
-use super::choice::{DataKind, Offload, OptimizerKind};
+use super::choice::{DataKind, Offload};
 use super::parts::choice;
 use super::resolve::Resolved;
 
@@ -35,11 +35,6 @@ impl PassesBy {
         if r.word("data.kind") != DataKind::Torch.name() {
             return Self::Kernels;
         }
-        let is_muon = r.word("optimizer.kind") == OptimizerKind::Muon.name();
-        Self::Program(match choice(r, "offload", Offload::from_name) {
-            // GPUs have no kernels for its updates.
-            Offload::Auto if is_muon => Offload::State,
-            offload => offload,
-        })
+        Self::Program(choice(r, "offload", Offload::from_name))
     }
 }

@@ -342,9 +342,9 @@ fn auto_is_the_gpus_where_their_test_has_passed_and_says_so_and_else_the_cpu_and
     let named = of(&["devices=all"], Auto::Cpu("no"), TestVerdict::Failed("no".into()), kept());
     assert!(matches!(&named, Chosen::Gpus { why: None, .. }));
     // A model that they lack is for the CPU where it was left to dtrain, and an error where they were named.
-    let problem = || Err(config(&[]).problem("devices", "muon has updates that GPUs lack kernels for"));
+    let problem = || Err(config(&[]).problem("devices", "the model of this program is made for the CPU"));
     let auto = of(&["devices=auto"], Auto::ByTest, TestVerdict::Passed, kept());
-    let why = Some("auto: muon has updates that GPUs lack kernels for".to_owned());
+    let why = Some("auto: the model of this program is made for the CPU".to_owned());
     assert_eq!(auto.unless(problem(), &config(&[])), Ok(Chosen::Cpu { why }));
     assert!(matches!(named.unless(problem(), &config(&[])), Ok(Chosen::Gpus { .. })));
     let ranks = |verdict: TestVerdict| {
@@ -379,9 +379,7 @@ fn auto_of_a_pytorch_program_is_the_gpus_whose_test_has_passed_or_on_which_nothi
     assert_eq!(list.to_string(), "cuda:0,1");
     assert_eq!(why.unwrap(), "auto: 2 GPUs are here, and the test of them has passed (/cache/gpu.json)");
     let lacking = OfProgram { kernels: || Err("NVRTC: not found".to_owned()), ..PYTORCH };
-    for (settings, program) in
-        [(&["offload=state"][..], PYTORCH), (&["optimizer.kind=muon"], PYTORCH), (&[], lacking)]
-    {
+    for (settings, program) in [(&["offload=state"][..], PYTORCH), (&[], lacking)] {
         let Chosen::Gpus { why, .. } = of_pytorch(settings, program, untested) else { panic!("on the CPU") };
         let words =
             "auto: 2 GPUs are here, and PyTorch alone computes there: the state is in the host's memory";

@@ -39,18 +39,15 @@ impl Plan {
     /// Says where the state of a program's model lies, if its ranks are on these GPUs; gives what to say of it, if it is in the host's memory and
     /// nobody asked for that.
     ///
-    /// *Errors*: GPUs or an optimizer for which there are no kernels, and the state is to be there. *Blocks* while libraries are looked for.
+    /// *Errors*: GPUs for which there are no kernels, and the state is to be there. *Blocks* while libraries are looked for.
     pub fn choose_offload(&mut self, gpus: Option<&CudaList>) -> Result<Option<String>, Problem> {
         let (Some(program), Some(_)) = (self.external(), gpus) else { return Ok(None) };
-        let optimizer = &self.config.optimizer;
-        let has_kernels = optimizer.rule.in_shares() || optimizer.rule == Rule::Torch;
-        let lacks = match has_kernels {
+        let lacks = match self.config.offload {
             _ if program.built_for() == BuiltFor::Amd => {
                 Err("these GPUs are AMD's, and dtrain's own kernels NVIDIA's".to_owned())
             }
-            true if self.config.offload == Offload::Auto => can_compute_here(),
-            true => Ok(()),
-            false => Err("GPUs have no kernels for the updates of this optimizer".to_owned()),
+            Offload::Auto => can_compute_here(),
+            Offload::Nothing | Offload::State => Ok(()),
         };
         let (offload, words) = match (self.config.offload, lacks) {
             (Offload::State, _) => (Offload::State, None),

@@ -2,7 +2,7 @@
 
 use super::Plan;
 use crate::blueprint::Blocks;
-use crate::config::{Backend, Model, Problem, Rule};
+use crate::config::{Backend, Model, Problem};
 use crate::error::CliError;
 use crate::gpus::Chosen;
 use crate::nccl::ChosenBackend;
@@ -195,18 +195,15 @@ impl Plan {
 
     /// Whether the model can be trained on another device than the CPU.
     ///
-    /// *Errors*: a program's own model that is made for the CPU alone; an optimizer that GPUs lack kernels for.
+    /// *Errors*: a program's own model that is made for the CPU alone.
     pub fn check_device(&self) -> Result<(), Problem> {
         let for_gpus = self.blueprint().own.is_some_and(|own| own.gpu_model.is_some());
-        let (key, message) = match self.config.model {
+        match self.config.model {
             Model::Own | Model::Torch if !for_gpus => {
-                ("devices", "the model of this program is made for the CPU".to_owned())
+                let problem = self.config.problem("devices", "the model of this program is made for the CPU");
+                Err(problem.hint("devices=cpu trains on the cores"))
             }
-            _ if matches!(self.config.optimizer.rule, Rule::Muon(_)) => {
-                ("optimizer.kind", "muon has updates that GPUs lack kernels for".to_owned())
-            }
-            _ => return Ok(()),
-        };
-        Err(self.config.problem(key, message).hint("devices=cpu trains on the cores"))
+            _ => Ok(()),
+        }
     }
 }

@@ -1,4 +1,4 @@
-// adamw, lion, sgd, sgd_momentum: one update of parameters in place. Where `rounded` is not null, it is their copy in
+// adamw, lion, sgd, sgd_momentum, along: one update of parameters in place. Where `rounded` is not null, it is their copy in
 // halves, which products read.
 //
 // Plain products, sums, roots and quotients without a fused multiply-add, in the CPU's order: the CPU's bits.
@@ -70,3 +70,14 @@ extern "C" __global__ void __launch_bounds__(256) NAME(sgd_momentum_, )(
     }
 }
 
+
+// A step along a way that was found of a whole matrix.
+extern "C" __global__ void __launch_bounds__(256) NAME(along_, )(
+    const Stored* way, float* p, Stored* rounded, u64 len, float scale, float decay, float step, const float* found) {
+    if (is_none(number(scale, found))) return;
+    for (u64 i = first_element(); i < len; i += next_element()) {
+        float next = p[i] * decay - step * (float)way[i];
+        p[i] = next;
+        if (rounded) rounded[i] = next;
+    }
+}

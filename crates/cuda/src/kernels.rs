@@ -251,18 +251,33 @@ kernels! {
         LION "lion_f32" 256 "fFFFlrrrrrf"
         SGD "sgd_f32" 256 "fFFlrrrf"
         SGD_MOMENTUM "sgd_momentum_f32" 256 "fFFFlrrrruuf"
+        ALONG "along_f32" 256 "fFFlrrrf"
     }
     UPDATE_BF16_CU "update.cu" ["bf16.cuh"] {
         ADAMW_BF16 "adamw_bf16" 256 "fFFFHlrrrrrrrf"
         LION_BF16 "lion_bf16" 256 "fFFHlrrrrrf"
         SGD_BF16 "sgd_bf16" 256 "fFHlrrrf"
         SGD_MOMENTUM_BF16 "sgd_momentum_bf16" 256 "fFFHlrrrruuf"
+        ALONG_BF16 "along_bf16" 256 "hFHlrrrf"
     }
     UPDATE_F16_CU "update.cu" ["f16.cuh"] {
         ADAMW_F16 "adamw_f16" 256 "fFFFHlrrrrrrrf"
         LION_F16 "lion_f16" 256 "fFFHlrrrrrf"
         SGD_F16 "sgd_f16" 256 "fFHlrrrf"
         SGD_MOMENTUM_F16 "sgd_momentum_f16" 256 "fFFHlrrrruuf"
+        ALONG_F16 "along_f16" 256 "hFHlrrrf"
+    }
+    ORTHOGONAL_CU "orthogonal.cu" ["f32.cuh", "wide.cuh", "each.cuh"] {
+        UNIT "unit_f32" 256 "fdFlr"
+        COMBINE "combine_f32" 256 "fFlrr"
+    }
+    ORTHOGONAL_BF16_CU "orthogonal.cu" ["bf16.cuh", "wide.cuh", "each.cuh"] {
+        UNIT_BF16 "unit_bf16" 256 "fdHlr"
+        COMBINE_BF16 "combine_bf16" 256 "hHlrr"
+    }
+    ORTHOGONAL_F16_CU "orthogonal.cu" ["f16.cuh", "wide.cuh", "each.cuh"] {
+        UNIT_F16 "unit_f16" 256 "fdHlr"
+        COMBINE_F16 "combine_f16" 256 "hHlrr"
     }
     BLEND_CU "blend.cu" ["f32.cuh"] {
         BLEND "blend_f32" 256 "fFFlrrf"

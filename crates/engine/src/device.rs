@@ -23,7 +23,7 @@ pub use shapes::{
     Activation, Affine, Attended, AttentionShape, BatchNormOutputs, ChannelNorm, Curve, Gelu, Leaf,
     LinearShape, Mask, Matrices, NormGradients, NormInputs, Operands, Pool2d, Product, Rows, Strides, Write,
 };
-pub use updates::{AdamW, Lion, NORM_BLOCK, Sgd};
+pub use updates::{AdamW, Along, Lion, NORM_BLOCK, Sgd};
 
 /// A slice for a shorter while: what goes into one value of operands has one lifetime.
 pub fn reborrow<'b, 'a: 'b, D: Device>(x: D::Ref<'a>) -> D::Ref<'b> {
@@ -479,6 +479,12 @@ pub trait Device: Send + Sync + Sized + 'static {
     fn sgd(&self, o: &Sgd<Self::Scalar>, g: Self::Ref<'_>, p: Self::Mut<'_>, m: Self::Mut<'_>);
     /// Lion in place over flat slices.
     fn lion(&self, o: &Lion<Self::Scalar>, g: Self::Ref<'_>, p: Self::Mut<'_>, m: Self::Mut<'_>);
+    /// `p = decay p - step way`, of a way that lies as activations do.
+    fn along(&self, o: &Along<Self::Scalar>, way: Self::Ref<'_>, p: Self::Mut<'_>);
+    /// `y = x / max(|x|, least)`, of f32 to numbers that lie as activations do. *Order*: that of [`Device::sum_of_squares`].
+    fn unit(&self, least: f64, x: Self::Ref<'_>, y: Self::Mut<'_>);
+    /// `y = a x + b y`, without a fused operation; where `b` is 0, `y` is not read.
+    fn combine(&self, by: [f32; 2], x: Self::Ref<'_>, y: Self::Mut<'_>);
     /// `running = (1 - momentum) * running + momentum * (sums * scale)`.
     fn blend(&self, momentum: f32, scale: Self::Scalar, sums: Self::Ref<'_>, running: Self::Mut<'_>);
     /// Whether every element is finite.

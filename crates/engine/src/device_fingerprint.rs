@@ -12,6 +12,7 @@ use crate::model::Model;
 use crate::models::{
     CnnOptions, EncoderOptions, GptOptions, MlpOptions, PoolPlace, cnn, cnn3d, gpt, gpt2, mlp, peer, vit,
 };
+use crate::muon::Muon;
 use crate::optimizer::{Optimizer, Rule};
 use crate::own_memory::OwnMemory;
 use crate::replica::{Replica, micro_batch};
@@ -95,7 +96,7 @@ pub(crate) fn trials<D: Device>() -> Result<[Trial<D>; 7], EngineError> {
             stages: vit(&patches, 4, CLASSES)?,
             input: Shape::values(ROWS, &[2, 8, 8]),
             loss: cross_entropy.clone(),
-            rule: Rule::adamw(),
+            rule: Rule::Muon(Muon::default()),
         },
         Trial {
             stages: sequences,

@@ -19,7 +19,7 @@ mod windows;
 use crate::OwnMemory;
 use crate::about::{About, BufferLengths};
 use crate::batch::{BatchFigures, BatchView, EvaluationCounts, Inputs};
-use crate::device::LossSums;
+use crate::device::{LossSums, reborrow};
 use crate::device_shards::DeviceShards;
 use crate::error::EngineError;
 use crate::external::{self, ExternalTensor};
@@ -33,11 +33,13 @@ use crate::lends_memory::LendsMemory;
 use crate::loss::expect_length;
 use crate::loss_scale::{LossScale, LossScaling};
 use crate::model::Model;
+use crate::muon_update::{MuonStep, MuonUpdate};
+use crate::newton_schulz::Orthogonaliser;
 use crate::optimizer::{Buffers, Keeps, Optimizer, Rule};
 use crate::passes;
 use crate::program_on_device::ProgramOnDevice;
 use crate::replica::Replica;
-use crate::settling::{Findings, Normaliser, Settling};
+use crate::settling::{Findings, Normaliser, Settling, UpdateScalars};
 use crate::sharding::Sharding;
 use crate::sharing::Sharing;
 use crate::stages::{Gradients, Inside, Parameters, Whole};
@@ -105,6 +107,8 @@ pub struct DeviceReplica<D: OwnMemory> {
     facts: UpdateFacts,
     optimizer: Optimizer,
     runs: Runs,
+    /// How Muon updates it, if it does, and the memory for it.
+    muon: Option<(MuonUpdate, [D::Floats; Orthogonaliser::PARTS])>,
     /// The host's copy of the state; its `applied` is that of the device.
     host: State,
     /// Whether the host's copy is that of the device.
@@ -123,7 +127,7 @@ pub struct DeviceReplica<D: OwnMemory> {
 impl<D: OwnMemory> DeviceReplica<D> {
     /// Takes memory for `model` on the device and starts it from `seed`.
     ///
-    /// *Errors*: options of the optimizer that make no sense, or that the device has no kernels for; not enough memory.
+    /// *Errors*: options of the optimizer that make no sense, or do not fit the model; not enough memory.
     pub fn new(device: D, model: Model<D>, optimizer: Optimizer, seed: Seed) -> Result<Self, EngineError> {
         let mut replica = Self::blank(device, model, optimizer, seed)?;
         replica.first = optimizer.held_sections()[Section::Parameters as usize].then_some(seed);
@@ -134,13 +138,15 @@ impl<D: OwnMemory> DeviceReplica<D> {
 
     /// The same with a state of zeros, to see what memory it takes. *Errors*: as [`DeviceReplica::new`].
     pub fn blank(device: D, model: Model<D>, optimizer: Optimizer, seed: Seed) -> Result<Self, EngineError> {
-        check(&optimizer)?;
+        optimizer.check()?;
         assert_eq!(model.group(), 1, "a device of its own takes one micro-batch at a time");
         let (plan, facts) = (model.plan(), model.update_facts());
         let windows = optimizer.keeps.in_windows().then(|| model.windows());
         let gathers = optimizer.held_sections()[Section::Parameters as usize];
         let longest_stage = windows.as_ref().map_or(0, |windows| windows.itinerary().longest());
-        let state = optimizer.state(model.layout());
+        let mut layout = model.layout().clone();
+        optimizer.complete(&mut layout);
+        let state = optimizer.state(&layout);
         let outputs = ByStages::outputs_len(&device, &model);
         let lengths = BufferLengths {
             state,
@@ -152,7 +158,7 @@ impl<D: OwnMemory> DeviceReplica<D> {
             activations: plan.saved + outputs,
             scratch: plan.scratch + if model.reads_outputs() { outputs } else { 0 },
         };
-        let about = About { windows, ..About::of(&model, &lengths) };
+        let about = About { layout, windows, ..About::of(&model, &lengths) };
         let passes = Box::new(ByStages::new(&device, model, seed)?);
         Self::around(device, passes, about, facts, optimizer)
     }
@@ -185,6 +191,15 @@ impl<D: OwnMemory> DeviceReplica<D> {
             Section::Stats | Section::First | Section::Second => device.floats(host.section(section).len()),
         };
         let [p, s, first, second, average] = Section::ALL.map(memory);
+        let muon = match optimizer.rule {
+            Rule::Muon(muon) => {
+                let update = MuonUpdate::new(muon, &optimizer, layout)?;
+                let [x, y, gram, square] = update.memory().lengths(|len| device.activation_len(len));
+                let part = |len| device.floats(len);
+                Some((update, [part(x)?, part(y)?, part(gram)?, part(square)?]))
+            }
+            _ => None,
+        };
         Ok(Self {
             passes,
             gradients,
@@ -195,6 +210,7 @@ impl<D: OwnMemory> DeviceReplica<D> {
             lent_there: None,
             first: None,
             runs: optimizer.runs(layout),
+            muon,
             is_home: true,
             under_way: None,
             losses: Vec::new(),
@@ -235,6 +251,9 @@ impl<D: OwnMemory> DeviceReplica<D> {
         }
         self.device.submit();
         self.under_way_figures();
+        if let Some((update, room)) = &mut self.muon {
+            update.rehearse(&self.device, &mut room.each_mut().map(|part| D::take(part)));
+        }
         self.device.fetch(&self.gradients[0], &mut [0.0])
     }
 
@@ -334,7 +353,17 @@ impl<D: OwnMemory> DeviceReplica<D> {
     fn give_update(&mut self, step: Step, weight: Option<f64>, samples: u64) -> Result<(), EngineError> {
         assert_eq!(step, self.host.applied.next(), "updates come in order, each once");
         let Self {
-            device, facts, passes: by, gradients, sections, optimizer, runs, losses, loss_scale, ..
+            device,
+            facts,
+            passes: by,
+            gradients,
+            sections,
+            optimizer,
+            runs,
+            muon,
+            losses,
+            loss_scale,
+            ..
         } = self;
         let facts = &*facts;
         let [mut parameters, mut stats, mut first, second, mut average] =
@@ -353,6 +382,23 @@ impl<D: OwnMemory> DeviceReplica<D> {
                 let of = MadeWhole { device: &*device, facts, optimizer, by: &mut **by };
                 let buffers = [&mut parameters, &mut first, &mut average];
                 known = Some(of.update(step, (weight, *loss_scale), grads, buffers)?);
+            } else if let Some((update, room)) = muon {
+                let (UpdateScalars { factors, .. }, kept) = (scalars, D::len_mut(&first));
+                update.make(
+                    device,
+                    MuonStep {
+                        number: optimizer.updates_before + step.0,
+                        lr: optimizer.schedule.lr(step),
+                        scale: factors.gradient,
+                        gradient: reborrow::<D>(grads),
+                        parameters: D::part_mut(&mut parameters, 0..facts.parameters),
+                        kept: D::part_mut(&mut first, 0..kept),
+                    },
+                    &mut room.each_mut().map(|part| D::take(part)),
+                );
+                if let Some(share) = optimizer.averages(step) {
+                    device.blend(share, factors.parameters, D::read(&parameters), average);
+                }
             } else {
                 let buffers = Buffers::<D> { parameters, first, second, average };
                 optimizer.apply(device, step, scalars.factors, runs, grads, buffers);
@@ -403,16 +449,6 @@ impl<D: OwnMemory> DeviceReplica<D> {
     }
 }
 
-/// *Errors*: options of an optimizer that make no sense, or that devices of their own have no kernels for.
-fn check(optimizer: &Optimizer) -> Result<(), EngineError> {
-    optimizer.check()?;
-    if optimizer.rule.in_shares() || optimizer.rule == Rule::External {
-        return Ok(());
-    }
-    let reason = "this device has no kernels for an update of whole matrices".into();
-    Err(EngineError::Option { key: "optimizer.kind", reason })
-}
-
 impl<D: LendsMemory> DeviceReplica<D> {
     /// A replica whose passes `program` makes, of these tensors, all of them zero.
     ///
@@ -424,7 +460,7 @@ impl<D: LendsMemory> DeviceReplica<D> {
         scaling: Option<LossScaling>,
         (optimizer, grouping): (Optimizer, &Grouping),
     ) -> Result<Self, EngineError> {
-        check(&optimizer)?;
+        optimizer.check()?;
         assert!(!optimizer.keeps.in_windows(), "a program's gradients come as a whole");
         let (layout, facts) = external::shaped(tensors, scaling, (&optimizer, grouping))?;
         let lengths = BufferLengths {

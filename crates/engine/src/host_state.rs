@@ -8,7 +8,8 @@ use crate::groups::Runs;
 use crate::host_device::HostDevice;
 use crate::layout::{Layout, Section};
 use crate::loss_scale::LossScale;
-use crate::muon_update::MuonUpdate;
+use crate::muon_update::{MuonStep, MuonUpdate};
+use crate::newton_schulz::Orthogonaliser;
 use crate::optimizer::{Keeps, Optimizer, Rule};
 use crate::passes::{self, Divisor, Reduced};
 use crate::sharded_update::Sharded;
@@ -30,7 +31,7 @@ pub struct HostState<D: HostDevice> {
     facts: UpdateFacts,
     runs: Runs,
     /// How Muon updates it, if it does.
-    muon: Option<MuonUpdate>,
+    muon: Option<HostMuon>,
     /// Its own; of nothing while it reads one that it shares with others.
     own: State,
     shared: Option<Shared>,
@@ -66,6 +67,26 @@ impl Shared {
     }
 }
 
+/// Updates by Muon, and the memory for them: a step allocates nothing.
+#[derive(Debug)]
+struct HostMuon {
+    update: MuonUpdate,
+    room: [Flat; Orthogonaliser::PARTS],
+}
+
+impl HostMuon {
+    fn new(update: MuonUpdate) -> Self {
+        // Activations lie as f32 there.
+        Self { room: update.memory().lengths(|len| len).map(Flat::zeros), update }
+    }
+
+    fn make<D: HostDevice>(&mut self, device: &D, number: u64, whole: WholeUpdate<'_>) {
+        let WholeUpdate { lr, scale, gradient, parameters, kept, .. } = whole;
+        let mut room = self.room.each_mut().map(|part| &mut part[..]);
+        self.update.make(device, MuonStep { number, lr, scale, gradient, parameters, kept }, &mut room);
+    }
+}
+
 impl<D: HostDevice> HostState<D> {
     /// A state of zeros for these tensors, to which [`Optimizer::complete`] has added what is kept.
     ///
@@ -80,7 +101,7 @@ impl<D: HostDevice> HostState<D> {
         let in_shards = matches!(optimizer.keeps, Keeps::Shards(_));
         assert!(!in_shards || optimizer.rule.in_shares(), "{WHOLE}");
         let muon = match optimizer.rule {
-            Rule::Muon(muon) => Some(MuonUpdate::new(muon, &optimizer, layout)?),
+            Rule::Muon(muon) => Some(HostMuon::new(MuonUpdate::new(muon, &optimizer, layout)?)),
             _ => None,
         };
         Ok(Self {
@@ -106,7 +127,7 @@ impl<D: HostDevice> HostState<D> {
     #[must_use]
     pub fn scratch(optimizer: &Optimizer, layout: &Layout) -> usize {
         match optimizer.rule {
-            Rule::Muon(_) => MuonUpdate::scratch(layout),
+            Rule::Muon(_) => MuonUpdate::memory_of(layout).lengths(|len| len).into_iter().sum(),
             _ => 0,
         }
     }

@@ -1,14 +1,13 @@
 //! Orthogonal matrices, roughly: every singular value of a matrix is brought near 1 by a quintic Newton-Schulz iteration.
 //!
-//! All of it is f32, where PyTorch rounds to bf16, and the products are the device's, whose order is fixed: so the bits depend on the
-//! matrix and its shape alone. This file does not know parameters, gradients or learning rates.
+//! Numbers lie as activations do: f32, where PyTorch rounds to bf16, or halves on a GPU that multiplies those. The products are the
+//! device's, whose order is fixed: so the bits depend on the matrix and its shape alone. This file does not know parameters, gradients
+//! or learning rates.
 //!
 //! *Source*: Jordan et al., "Muon: An optimizer for hidden layers in neural networks", 2024, as `torch.optim.Muon` has it.
 
-use crate::device::{Product, Strides, Write};
+use crate::device::{Device, Product, Strides, Write};
 use crate::error::{EngineError, within};
-use crate::flat::Flat;
-use crate::host_device::HostDevice;
 
 /// How a matrix is made orthogonal: `X = aX + (bG + cG^2)X` with `G = XX^T`, some times over.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -48,69 +47,69 @@ impl Default for NewtonSchulz {
     }
 }
 
-/// Memory in which matrices are made orthogonal, one at a time: two of the largest, and two squares of its shorter side.
-#[derive(Debug)]
+/// How much memory matrices are made orthogonal in, one at a time: two of the largest, and two squares of its shorter side.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Orthogonaliser {
-    matrices: [Flat; 2],
-    squares: [Flat; 2],
+    matrix: usize,
+    square: usize,
 }
 
+/// That memory, the matrices first: f32, of which numbers take as much as activations do.
+pub(crate) type MatrixRoom<'a, D> = [<D as Device>::Mut<'a>; Orthogonaliser::PARTS];
+
 impl Orthogonaliser {
-    /// Memory for matrices of these shapes.
+    /// Parts of the memory.
+    pub const PARTS: usize = 4;
+
+    /// That of matrices of these shapes.
     pub fn new(shapes: impl Iterator<Item = [usize; 2]>) -> Self {
-        let [matrix, square] = Self::lengths(shapes);
-        Self { matrices: [matrix; 2].map(Flat::zeros), squares: [square; 2].map(Flat::zeros) }
-    }
-
-    /// Elements of the memory for matrices of these shapes.
-    pub fn elements(shapes: impl Iterator<Item = [usize; 2]>) -> usize {
-        2 * Self::lengths(shapes).into_iter().sum::<usize>()
-    }
-
-    fn lengths(shapes: impl Iterator<Item = [usize; 2]>) -> [usize; 2] {
-        shapes.fold([0, 0], |[matrix, square], [rows, columns]| {
-            [matrix.max(rows * columns), square.max(rows.min(columns).pow(2))]
+        shapes.fold(Self { matrix: 0, square: 0 }, |Self { matrix, square }, [rows, columns]| Self {
+            matrix: matrix.max(rows * columns),
+            square: square.max(rows.min(columns).pow(2)),
         })
     }
 
-    /// Where the matrix is written that is to be made orthogonal. *Panics* if there is no memory for so many elements.
-    pub fn matrix(&mut self, elements: usize) -> &mut [f32] {
-        &mut self.matrices[0][..elements]
+    /// Elements of each part, where so many activations take so many.
+    pub fn lengths(&self, activations: impl Fn(usize) -> usize) -> [usize; Self::PARTS] {
+        let Self { matrix, square } = *self;
+        let [numbers, square] = [matrix, square].map(activations);
+        // The second one holds what is to be made orthogonal, in f32.
+        [numbers, matrix, square, square]
     }
 
-    /// Makes the matrix orthogonal that was written.
+    /// Makes the matrix orthogonal that lies in the second part as f32; the result lies as activations do.
     ///
     /// *Order*: that of the device's products; everything else is element by element, without fused operations.
-    pub fn orthogonal<D: HostDevice>(
-        &mut self,
+    pub fn orthogonal<'r, D: Device>(
         device: &D,
         how: &NewtonSchulz,
         [rows, columns]: [usize; 2],
-    ) -> &[f32] {
+        room: &'r mut MatrixRoom<'_, D>,
+    ) -> D::Ref<'r> {
         let (elements, side) = (rows * columns, rows.min(columns));
-        let [x, y] = self.matrices.each_mut().map(|matrix| &mut matrix[..elements]);
-        let [gram, square] = self.squares.each_mut().map(|square| &mut square[..side * side]);
+        let [mut x, mut y, gram, square] = room.each_mut();
+        let mut gram = device.activations_mut(gram, side * side);
+        let mut square = device.activations_mut(square, side * side);
         let [a, b, c] = how.coefficients;
         // The largest singular value is then at most 1.
-        let norm = device.sum_of_squares(x, 1.0).sqrt().max(f64::from(how.epsilon));
-        let by = (1.0 / norm) as f32;
-        x.iter_mut().for_each(|x| *x *= by);
-        let (mut x, mut y) = (x, y);
+        let to = device.activations_mut(x, elements);
+        device.unit(f64::from(how.epsilon), D::part(D::read(y), 0..elements), to);
+        let (products, all) = (Products { rows, columns, side }, 0..side * side);
         for _ in 0..how.steps {
-            let products = Products { rows, columns, side };
-            device.product(&products.gram(), x, x, gram);
-            device.product(&products.square(), gram, gram, square);
-            for (square, gram) in square.iter_mut().zip(&*gram) {
-                *square = b * gram + c * *square;
-            }
-            y.iter_mut().zip(&*x).for_each(|(y, x)| *y = a * x);
+            let now = device.activations(D::read(x), elements);
+            device.product(&products.gram(), now, now, D::part_mut(&mut gram, all.clone()));
+            let (one, two) = (D::read(&gram), D::read(&gram));
+            device.product(&products.square(), one, two, D::part_mut(&mut square, all.clone()));
+            device.combine([b, c], D::read(&gram), D::part_mut(&mut square, all.clone()));
+            device.combine([a, 0.0], now, device.activations_mut(y, elements));
+            let (by, to) = (D::read(&square), device.activations_mut(y, elements));
             match products.is_wide() {
-                true => device.product(&products.add_to_wide(), square, x, y),
-                false => device.product(&products.add_to_tall(), x, square, y),
+                true => device.product(&products.add_to_wide(), by, now, to),
+                false => device.product(&products.add_to_tall(), now, by, to),
             }
             std::mem::swap(&mut x, &mut y);
         }
-        x
+        device.activations(D::read(x), elements)
     }
 }
 

@@ -11,7 +11,7 @@ use crate::operations::{
     ValuesMut,
 };
 use dtrain_engine::device::{
-    Activation, AdamW, Affine, Attended, AttentionShape, BatchNormOutputs, CellGradients, CellStep,
+    Activation, AdamW, Affine, Along, Attended, AttentionShape, BatchNormOutputs, CellGradients, CellStep,
     CellsKept, ChannelNorm, Conv3dShape, CrossEntropy, Curve, Device, Gelu, Leaf, LinearShape, Lion,
     LossSums, Matrices, NormGradients, NormInputs, Operands, Outputs, Pool2d, Product, Rows, Sgd, Write,
 };
@@ -710,6 +710,24 @@ impl Device for CudaDevice {
             m.floats(),
             self.precision.half(),
         );
+    }
+
+    fn along(&self, o: &Along<DeviceScalar>, way: Ref<'_>, p: Mut<'_>) {
+        let o = o.with(self.scalar(o.scale));
+        kernels::along(self.stream(), &o, way, p, self.precision.half());
+    }
+
+    fn unit(&self, least: f64, x: Ref<'_>, y: Mut<'_>) {
+        let len = kernels::unit_scratch(x.len());
+        let mut workspace = self.workspace();
+        let mut parts = or_panic(workspace.parts(Want::default().and::<f64>(len)));
+        // SAFETY: the workspace is locked until the operation is on the stream.
+        let scratch = unsafe { parts.take(len) };
+        kernels::unit(self.stream(), least as f32, x.floats(), y, scratch);
+    }
+
+    fn combine(&self, by: [f32; 2], x: Ref<'_>, y: Mut<'_>) {
+        kernels::combine(self.stream(), by, x, y);
     }
 
     fn blend(&self, momentum: f32, scale: DeviceScalar, sums: Ref<'_>, running: Mut<'_>) {

@@ -14,6 +14,7 @@ mod embedding;
 mod fallback;
 mod losses;
 mod norms;
+mod orthogonal;
 mod pooling;
 mod product;
 mod product_half;
@@ -49,6 +50,7 @@ pub use norms::{
     NormOperands, NormResults, batch_norm, batch_norm_by, batch_norm_gradient, batch_norm_scratch,
     layer_norm, layer_norm_gradient, layer_norm_scratch,
 };
+pub use orthogonal::{combine, unit, unit_scratch};
 pub use pooling::{avg_pool, avg_pool_gradient, max_pool, max_pool_gradient};
 pub(crate) use product::{hold, product_of_linear};
 pub use product::{linear, linear_gelu, linear_scratch, product, product_scratch};
@@ -65,7 +67,7 @@ pub use sums::{
 };
 pub use tree::{TreeSum, program, sum_tree, table};
 pub use turn::{MatrixBatch, Turned, turn};
-pub use update::{adamw, blend, lion, sgd};
+pub use update::{adamw, along, blend, lion, sgd};
 
 dtrain_types::words!(
     /// How numbers between layers and their gradients lie in memory, and what products, convolutions and attention multiply.

@@ -2,11 +2,11 @@
 //!
 //! This file does not know schedules.
 
-use super::{Floats, FloatsMut, Half, HalvesMut, Scalar, Storage, ValuesMut, same};
+use super::{Floats, FloatsMut, Half, HalvesMut, Scalar, Storage, Values, ValuesMut, same};
 use crate::kernels;
 use crate::launch::{Argument, KernelLaunch, Queue};
 use crate::values::nowhere;
-use dtrain_engine::device::{AdamW, Lion, Sgd};
+use dtrain_engine::device::{AdamW, Along, Lion, Sgd};
 
 /// Parameters, their copy in halves where there is one, and which kernels write it.
 fn parameters(p: ValuesMut<'_>, half: Option<Half>) -> (Storage, FloatsMut<'_>, Option<HalvesMut<'_>>) {
@@ -102,6 +102,36 @@ pub fn sgd<'p, 's>(
     let kernel =
         storage.of([&kernels::SGD_MOMENTUM, &kernels::SGD_MOMENTUM_BF16, &kernels::SGD_MOMENTUM_F16]);
     queue.launch(&KernelLaunch::over(kernel, g.len(), arguments).and_moves(8 * g.len()));
+}
+
+/// A step along a way: `p = decay p - step way`; a copy of the parameters in halves, of the kind `half`, is written with them.
+pub fn along<'w, 'p, 's>(
+    queue: &impl Queue,
+    o: &Along<impl Into<Scalar<'s>> + Copy>,
+    way: impl Into<Values<'w>>,
+    p: impl Into<ValuesMut<'p>>,
+    half: Option<Half>,
+) {
+    let way = way.into();
+    let (of_copy, mut p, mut copy) = parameters(p.into(), half);
+    same("p", p.len(), way.len());
+    if way.len() > 0 {
+        let storage = way.storage();
+        assert!(copy.is_none() || of_copy == storage, "a way in {storage:?}, a copy in {of_copy:?}");
+        let [scale, found] = o.scale.into().arguments();
+        let arguments = [
+            way.into(),
+            (&mut p).into(),
+            written(storage, &mut copy),
+            (way.len() as u64).into(),
+            scale,
+            o.decay.into(),
+            o.step.into(),
+            found,
+        ];
+        let kernel = storage.of([&kernels::ALONG, &kernels::ALONG_BF16, &kernels::ALONG_F16]);
+        queue.launch(&KernelLaunch::over(kernel, way.len(), arguments).and_moves(4 * way.len()));
+    }
 }
 
 /// Lion in place over flat slices; a copy of the parameters in halves, of the kind `half`, is written with them.

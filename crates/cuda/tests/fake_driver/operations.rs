@@ -5,9 +5,9 @@ use crate::stand_in::losses::mixtures;
 use crate::stand_in::{cpu, device_trait, ids, numbers};
 use crate::support::{Fake, device};
 use dtrain_engine::device::{
-    Activation, AdamW, Affine, Attended, AttentionShape, BatchNormOutputs, Cell, CellGradients, CellStep,
-    CellsKept, ChannelNorm, Conv3dShape, CrossEntropy, Curve, Device, Gelu, Leaf, LinearShape, Lion,
-    LossSums, Mask, Matrices, NormGradients, NormInputs, Operands, Outputs, Pool2d, Product, Rows, Sgd,
+    Activation, AdamW, Affine, Along, Attended, AttentionShape, BatchNormOutputs, Cell, CellGradients,
+    CellStep, CellsKept, ChannelNorm, Conv3dShape, CrossEntropy, Curve, Device, Gelu, Leaf, LinearShape,
+    Lion, LossSums, Mask, Matrices, NormGradients, NormInputs, Operands, Outputs, Pool2d, Product, Rows, Sgd,
     Strides, Write,
 };
 use dtrain_types::{Key, MicroBatch, Seed, Site, Step, Wire};
@@ -370,6 +370,12 @@ fn updates<R: Rig>(r: &R, to: &mut Results) {
     let lion = Lion { scale: 0.5f32.into(), lr: 0.1, decay: 0.99, beta1: 0.9, beta2: 0.98 };
     d.lion(&lion, r.r(&g), r.w(&mut p), r.w(&mut m));
     to.extend([("lion", r.get(&p)), ("its momentum", r.get(&m))]);
+    let mut way = r.put(&numbers(5, 500));
+    d.unit(1e-7, r.r(&g), r.w(&mut way));
+    d.combine([1.5, 0.5], r.r(&g), r.w(&mut way));
+    to.push(("unit and combine", r.get(&way)));
+    d.along(&Along { scale: 0.5f32.into(), decay: 0.99, step: 0.3 }, r.r(&way), r.w(&mut p));
+    to.push(("along", r.get(&p)));
     d.blend(0.1, 0.5f32.into(), r.r(&g), r.w(&mut p));
     to.push(("blend", r.get(&p)));
     d.submit();

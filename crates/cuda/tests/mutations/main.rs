@@ -98,6 +98,7 @@ files! {
     a_wrong_addition_is_noticed: "add.cu",
     a_wrong_relu_is_noticed: "relu.cu",
     a_wrong_gelu_is_noticed: "gelu.cu",
+    a_wrong_step_to_orthogonality_is_noticed: "orthogonal.cu",
     a_wrong_sigmoid_is_noticed: "sigmoid.cu",
     a_wrong_row_is_noticed: "rows.cu",
     a_wrong_product_of_rows_is_noticed: "row_products.cu",

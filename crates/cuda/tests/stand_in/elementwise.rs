@@ -145,6 +145,33 @@ fn gelu_gradient_of(q: &StandIn, extent: Extent, what: &'static str, form: Gelu)
     );
 }
 
+pub fn unit(q: &StandIn, extent: Extent) {
+    // The last has more than a block of squares; one norm is below the least, and one is none.
+    for &(len, size) in extent.of(1, &[(0, 1.0), (3, 1e-9), (257, f32::NAN), (2017, 0.5), (9001, 2.0)]) {
+        let x: Vec<f32> = numbers(1, len).iter().map(|v| v * size).collect();
+        let (x_, y_) = (Buffer::of(q, "x", &x), Buffer::<f32>::empty(q, "y", len));
+        let scratch = Buffer::<f64>::empty(q, "scratch", operations::unit_scratch(len));
+        operations::unit(q, 1e-7, x_.read(), y_.write(), scratch.write());
+        let mut y = vec![f32::NAN; len];
+        cpu().unit(f64::from(1e-7f32), &x, &mut y);
+        y_.has_numbers("unit", &y);
+    }
+}
+
+/// What is not to be read is no number.
+pub fn combine(q: &StandIn, extent: Extent) {
+    for &len in extent.of(1, &LENGTHS) {
+        for by in [[-4.775, 2.0315], [3.4445, 0.0]] {
+            let x = odd_numbers(1, len);
+            let mut y = if by[1] == 0.0 { vec![f32::NAN; len] } else { odd_numbers(2, len) };
+            let (x_, y_) = (Buffer::of(q, "x", &x), Buffer::of(q, "y", &y));
+            operations::combine(q, by, x_.read(), y_.write());
+            cpu().combine(by, &x, &mut y);
+            y_.has_numbers("combine", &y);
+        }
+    }
+}
+
 pub fn bias_activation(q: &StandIn, extent: Extent) {
     for &(repeats, channels, area) in extent.of(1, &[(1, 1, 1), (5, 7, 1), (1, 300, 1), (2, 3, 25)]) {
         for activation in [Activation::None, Activation::Relu] {

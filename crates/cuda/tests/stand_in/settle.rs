@@ -2,7 +2,7 @@
 
 use super::{Buffer, Extent, StandIn, numbers};
 use dtrain_cuda::operations::{self, FOUND, LOSS, Rule, Scalar, StepLosses};
-use dtrain_engine::device::{AdamW, Lion, Sgd};
+use dtrain_engine::device::{AdamW, Along, Lion, Sgd};
 
 /// Loss, weight, rows counted, rows right.
 type Leaf = (f64, f64, u32, u32);
@@ -197,11 +197,20 @@ pub fn found_numbers(q: &StandIn, _: Extent) {
             let o = Sgd { scale, lr: 0.1, weight_decay: 0.01, momentum: 0.0, nesterov: false, first: false };
             operations::sgd(q, &o, g.read(), p.write(), m.write(), None);
         };
+        let along: Update<'_> = &|scale, [p, _, _]| {
+            let o = Along { scale, decay: 0.99, step: 0.3 };
+            operations::along(q, &o, g.read(), p.write(), None);
+        };
         let blend: Update<'_> =
             &|scale, [p, _, _]| operations::blend(q, 0.1, scale, g.read(), p.write(), None);
-        for (name, update) in
-            [("adamw", adamw), ("lion", lion), ("sgd", sgd), ("plain sgd", plain_sgd), ("blend", blend)]
-        {
+        for (name, update) in [
+            ("adamw", adamw),
+            ("lion", lion),
+            ("sgd", sgd),
+            ("plain sgd", plain_sgd),
+            ("along", along),
+            ("blend", blend),
+        ] {
             let state = || {
                 [2, 3, 4].map(|site| {
                     let values: Vec<f32> = numbers(site, len).iter().map(|value| value.abs()).collect();

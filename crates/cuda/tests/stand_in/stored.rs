@@ -15,8 +15,8 @@ use dtrain_cuda::operations::{
 };
 use dtrain_cuda::{SliceMut, Values, ValuesMut};
 use dtrain_engine::device::{
-    Activation, AdamW, Affine, Attended, AttentionShape, BatchNormOutputs, ChannelNorm, Curve, Device, Gelu,
-    LinearShape, Lion, Mask, NormGradients, NormInputs, Operands, Outputs, Pool2d, Product, Rows, Sgd,
+    Activation, AdamW, Affine, Along, Attended, AttentionShape, BatchNormOutputs, ChannelNorm, Curve, Device,
+    Gelu, LinearShape, Lion, Mask, NormGradients, NormInputs, Operands, Outputs, Pool2d, Product, Rows, Sgd,
     Strides, Write,
 };
 use dtrain_types::{Key, MicroBatch, Seed, Site, Step};
@@ -149,6 +149,18 @@ pub fn point_wise<K: Kind>(q: &StandIn, extent: Extent) {
             operations::sigmoid_gradient(q, y, d);
             Vec::new()
         });
+        for by in [[-4.775, 2.0315], [3.4445, 0.0]] {
+            both::<K, 1, 1>(q, "combine", [len], [len], |[x], [y]| {
+                operations::combine(q, by, x, y);
+                Vec::new()
+            });
+        }
+        both::<K, 0, 1>(q, "unit", [], [len], |[], [y]| {
+            let (x, room) = (numbers(3, len), operations::unit_scratch(len));
+            let (x, room) = (Buffer::of(q, "x", &x), Buffer::<f64>::empty(q, "scratch", room));
+            operations::unit(q, 1e-7, x.read(), y, room.write());
+            Vec::new()
+        });
         let bias = Buffer::of(q, "bias", &numbers(3, 5));
         for activation in [Activation::None, Activation::Relu] {
             both::<K, 0, 1>(q, "bias_activation", [], [15 * len], |[], [y]| {
@@ -234,6 +246,27 @@ pub fn updates<K: Kind>(q: &StandIn, extent: Extent) {
         check("sgd", &|p, _, _| operations::sgd(q, &sgd(0.0), g_.read(), p, nothing.write(), half));
         check("sgd with momentum", &|p, m, _| operations::sgd(q, &sgd(0.9), g_.read(), p, m, half));
         check("blend", &|p, _, _| operations::blend(q, 0.1, 0.25, g_.read(), p, half));
+        // The way is of the copy's kind where there is one.
+        let ways = halves::<K>(6, len, 2.0);
+        let (way16, way) = (Buffer::of(q, "way", &ways), Buffer::of(q, "way", &wide::<K>(&ways)));
+        let o = Along { scale: 0.5, decay: 0.99, step: 0.3 };
+        let along = |copy: Option<&Buffer<'_, u16>>| {
+            let p = Buffer::of(q, "p", &numbers(2, len));
+            match copy {
+                Some(copy) => {
+                    let p = ValuesMut::with_copy(p.write(), copy.write());
+                    operations::along(q, &o, of::<K>(&way16), p, half);
+                }
+                None => operations::along(q, &o, way.read(), p.write(), half),
+            }
+            p.now()
+        };
+        let copy = Buffer::<u16>::empty(q, "copy", len);
+        let (plain, with_copy) = (along(None), along(Some(&copy)));
+        if plain != with_copy {
+            q.wrong("along: halves of the same numbers change the parameters".into());
+        }
+        copy.has_bits("along, its copy", &rounded::<K>(&plain));
     }
 }
 

@@ -2,7 +2,7 @@
 
 use super::{Buffer, Extent, StandIn, cpu, numbers};
 use dtrain_cuda::operations;
-use dtrain_engine::device::{AdamW, Device, Lion, Sgd};
+use dtrain_engine::device::{AdamW, Along, Device, Lion, Sgd};
 
 const LENGTHS: [usize; 4] = [0, 1, 1025, 300];
 
@@ -66,6 +66,17 @@ pub fn lion(q: &StandIn, extent: Extent) {
         cpu().lion(&o, &g, &mut p, &mut m);
         p_.has_bits("lion", &p);
         m_.has_bits("lion's momentum", &m);
+    }
+}
+
+pub fn along(q: &StandIn, extent: Extent) {
+    for &len in extent.of(1, &LENGTHS) {
+        let o = Along { scale: 0.5, decay: 0.99, step: 0.3 };
+        let (way, mut p) = (numbers(1, len), numbers(2, len));
+        let (way_, p_) = (Buffer::of(q, "way", &way), Buffer::of(q, "p", &p));
+        operations::along(q, &o, way_.read(), p_.write(), None);
+        cpu().along(&o, &way, &mut p);
+        p_.has_bits("along", &p);
     }
 }
 

@@ -44,6 +44,16 @@ on_every_isa! {
 }
 
 on_every_isa! {
+    /// `y = a x + b y`, or `a x` where `b` is 0.
+    pub(super) fn combine(by: [f32; 2], x: &[f32], y: &mut [f32]) {
+        let [a, b] = by;
+        for (y, &x) in y.iter_mut().zip(x) {
+            *y = if b == 0.0 { a * x } else { a * x + b * *y };
+        }
+    }
+}
+
+on_every_isa! {
     /// `y[r, i] = x[r, i] by[r]` of some rows.
     pub(super) fn scale_rows(width: usize, x: &[f32], by: &[f32], y: &mut [f32]) {
         for ((y, x), &by) in y.chunks_exact_mut(width).zip(x.chunks_exact(width)).zip(by) {

@@ -8,10 +8,10 @@ use super::{
     product, recurrent, same, update,
 };
 use crate::device::{
-    Activation, AdamW, Affine, Attended, AttentionShape, BatchNormOutputs, Cell, CellGradients, CellStep,
-    CellsKept, ChannelNorm, Conv3dShape, CrossEntropy, Device, GATES, Gelu, Leaf, LinearShape, Lion,
-    LossSums, Matrices, NormGradients, NormInputs, Operands, Outputs, Pool2d, Product, Rows, Sgd, Strides,
-    Write,
+    Activation, AdamW, Affine, Along, Attended, AttentionShape, BatchNormOutputs, Cell, CellGradients,
+    CellStep, CellsKept, ChannelNorm, Conv3dShape, CrossEntropy, Device, GATES, Gelu, Leaf, LinearShape,
+    Lion, LossSums, Matrices, NormGradients, NormInputs, Operands, Outputs, Pool2d, Product, Rows, Sgd,
+    Strides, Write,
 };
 use dtrain_types::{Key, Wire};
 use std::ops::Range;
@@ -662,6 +662,22 @@ impl Device for Cpu {
         same("p", p.len(), g.len());
         same("m", m.len(), g.len());
         update::lion(self.isa, &self.pool, o, g, [p, m]);
+    }
+
+    fn along(&self, o: &Along, way: &[f32], p: &mut [f32]) {
+        same("p", p.len(), way.len());
+        self.each(p, |at, p| elementwise::combine(self.isa, [-o.step, o.decay], &way[at], p));
+    }
+
+    fn unit(&self, least: f64, x: &[f32], y: &mut [f32]) {
+        same("y", y.len(), x.len());
+        let norm = self.sum_of_squares(x, 1.0).sqrt().max(least);
+        self.combine([(1.0 / norm) as f32, 0.0], x, y);
+    }
+
+    fn combine(&self, by: [f32; 2], x: &[f32], y: &mut [f32]) {
+        same("y", y.len(), x.len());
+        self.each(y, |at, y| elementwise::combine(self.isa, by, &x[at], y));
     }
 
     fn blend(&self, momentum: f32, scale: f32, sums: &[f32], running: &mut [f32]) {

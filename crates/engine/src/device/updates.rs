@@ -56,6 +56,26 @@ pub struct Lion<S = f32> {
     pub beta2: f32,
 }
 
+/// The constants of a step along a way that was found of all of a matrix. `decay` and `step` are computed once per step in f64.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Along<S = f32> {
+    /// What gradients are multiplied by, which the way has seen: the step is made where there is such a number.
+    pub scale: S,
+    /// `1 - lr * weight_decay`, or 1 where nothing decays.
+    pub decay: f32,
+    /// How far the parameters go.
+    pub step: f32,
+}
+
+impl<S> Along<S> {
+    /// The same with another scale.
+    #[must_use]
+    pub fn with<T>(&self, scale: T) -> Along<T> {
+        let Self { decay, step, .. } = *self;
+        Along { scale, decay, step }
+    }
+}
+
 impl<S> AdamW<S> {
     /// The same with another scale.
     #[must_use]
