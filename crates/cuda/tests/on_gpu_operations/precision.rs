@@ -47,4 +47,5 @@ fn convolutions_of_a_real_model_in_halves_are_near_those_of_f32() {
 #[test]
 fn attention_of_a_real_model_in_halves_is_near_that_of_f32() {
     compare(real_sizes::attention);
+    compare(real_sizes::attention_to_all);
 }

@@ -98,9 +98,18 @@ fn block() -> [usize; 3] {
 
 /// Attention in a block of the GPT.
 pub fn attention<R: Rig>(r: &R, to: &mut Results) {
-    let (d, [batch, time, heads]) = (r.device(), block());
-    let shape = AttentionShape { batch, time, heads, head: 32, mask: Mask::Causal };
-    let out = batch * time * heads * 32;
+    let [batch, time, heads] = block();
+    attend(r, AttentionShape { batch, time, heads, head: 32, mask: Mask::Causal }, to);
+}
+
+/// The same in a block of ViT-B/16: to all places, of which there is one more than there are patches.
+pub fn attention_to_all<R: Rig>(r: &R, to: &mut Results) {
+    let (batch, time, heads) = (size(4), size(197), size(12));
+    attend(r, AttentionShape { batch, time, heads, head: 64, mask: Mask::None }, to);
+}
+
+fn attend<R: Rig>(r: &R, shape: AttentionShape, to: &mut Results) {
+    let (d, out) = (r.device(), shape.batch * shape.time * shape.heads * shape.head);
     let (qkv, dy) = (r.put_activations(&numbers(1, 3 * out)), r.put_activations(&numbers(2, out)));
     let (mut y, mut dqkv) = (r.empty_activations(out), r.empty_activations(3 * out));
     let (mut saved, mut scratch) = (r.empty(d.attention_saved(&shape)), r.empty(d.attention_scratch(&shape)));
@@ -154,6 +163,7 @@ pub fn all<R: Rig>(rig: &R) -> Results {
     convolution(rig, &mut results);
     convolution_of_volumes(rig, &mut results);
     attention(rig, &mut results);
+    attention_to_all(rig, &mut results);
     beside_attention(rig, &mut results);
     results
 }
