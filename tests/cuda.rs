@@ -280,6 +280,55 @@ fn transformers_recurrent_models_mixed_samples_and_muon_train_on_a_gpu_as_on_the
     }
 }
 
+/// What a trained model says of new samples: on a GPU in f32 what it says on the cores, whoever computes.
+#[test]
+fn a_trained_model_is_used_on_gpus_and_what_they_fail_in_is_told() {
+    if !has_turn(6) {
+        return;
+    }
+    let Some(machine) = Host::new() else { return };
+    machine.train(&format!("{MLP} steps=6 name=mlp devices=cpu")).succeeded();
+    let samples: Vec<u8> = (0..70 * 64).map(|i| (i * 37 % 17) as u8).collect();
+    std::fs::write(machine.path().join("new.npy"), npy("|u1", &[70, 1, 8, 8], &samples)).expect("an array");
+    let run = |words: &str| finish(machine.equip(dtrain(machine.path(), words)));
+    let said = |devices: &str| {
+        let [_, measured] = ["predict mlp new.npy -o said.csv", "eval mlp --json"].map(|words| {
+            let run = run(&format!("{words} --batch 16 {devices}"));
+            run.succeeded();
+            run.lines
+        });
+        let told = std::fs::read_to_string(machine.path().join("said.csv")).expect("a table");
+        assert_eq!(told.lines().count(), 71);
+        (told, measured)
+    };
+    let cores = said("--ranks 2");
+    for devices in ["--devices cuda:0", "--devices cuda:1,0", "--devices cuda:0 --ranks 3"] {
+        assert_eq!(said(devices), cores, "{devices}");
+    }
+    for (wrong, code, words) in [
+        ("--devices cuda:7", 2, "there is no GPU 7"),
+        ("--devices gpu", 2, "expected auto | cpu | cuda:0,1 | all"),
+    ] {
+        let refused = run(&format!("predict mlp new.npy -o told.csv {wrong}"));
+        refused.ended_with(code);
+        refused.said(words);
+        refused.said("hint:");
+    }
+    for (name, value, words) in [
+        ("FAKE_CUDA_FAIL", "kernel:2:700", "CUDA_ERROR_ILLEGAL_ADDRESS"),
+        ("FAKE_CUDA_MEMORY", "20000", "--batch takes fewer samples at once than 16"),
+    ] {
+        let mut command = machine
+            .equip(dtrain(machine.path(), "predict mlp new.npy -o told.csv --batch 16 --devices cuda:0"));
+        command.env(name, value);
+        let failed = finish(command);
+        failed.ended_with(1);
+        failed.said(words);
+        assert!(!failed.stderr.contains("panicked"), "{}", failed.stderr);
+    }
+    assert!(!machine.path().join("told.csv").exists(), "nothing is half-written");
+}
+
 #[test]
 fn the_scale_of_a_loss_is_in_checkpoints_and_stays_behind_where_a_run_is_forked() {
     if !has_turn(11) {

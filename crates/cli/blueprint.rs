@@ -5,6 +5,7 @@
 use crate::config::{ClassWeights, Config, Gpt, Loss, Model, Over, Pool, Precision, Problem, StemKind};
 use crate::error::CliError;
 use crate::own::Own;
+use dtrain_cuda::CudaDevice;
 use dtrain_data::{InputSpec, Mix, SampleSpec, TargetSpec};
 use dtrain_engine::cpu::Cpu;
 use dtrain_engine::device::Device;
@@ -71,6 +72,24 @@ impl Blueprint<'_> {
         let model = dtrain_engine::Model::in_groups(device, chain, input, self.loss()?, group);
         let completed = model.and_then(|model| self.completed(model));
         Ok(completed.map_err(|error| misfit(self.config, &error))?)
+    }
+
+    /// The model as a GPU has it, for micro-batches of so many rows.
+    ///
+    /// *Errors*: a model that does not fit the samples.
+    pub fn gpu_model(
+        &self,
+        device: &CudaDevice,
+        rows: u32,
+        blocks: Blocks,
+        loss: &dtrain_engine::Loss,
+    ) -> Result<dtrain_engine::Model<CudaDevice>, EngineError> {
+        let chain = match (&self.config.model, self.own.and_then(|own| own.gpu_model)) {
+            (Model::Own, Some(model)) => blocks.of(model(self.spec)),
+            _ => self.chain(blocks)?,
+        };
+        let model = dtrain_engine::Model::new(device, chain, self.input_shape(rows), loss.clone())?;
+        self.completed(model)
     }
 
     /// The model with its groups of parameters, for targets as they are trained on, and with a loss that is scaled where small

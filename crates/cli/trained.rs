@@ -3,18 +3,20 @@
 //! It needs no training data. It does not know what it is used for.
 
 use crate::blueprint::{Blocks, Blueprint, misfit};
-use crate::config::{Config, Model, Source};
+use crate::config::{Config, CudaList, Model, Source};
 use crate::error::CliError;
-use crate::gpus::this_machine;
+use crate::gpus::{Auto, choose_here, open_gpu, this_machine};
 use crate::report::Voice;
 use crate::request::{ChosenCheckpoint, checkpoint_argument};
 use crate::run_folder::{CONFIG, RunFolder};
 use crate::unusable::unusable;
 use dtrain_checkpoint::{Check, CheckpointId, Exported, FileStore, Store};
-use dtrain_data::{Mix, Preparation};
+use dtrain_cuda::CudaDevice;
+use dtrain_data::{Mix, Preparation, SampleSpec};
 use dtrain_engine::cpu::{Cpu, CpuOptions, Isa};
 use dtrain_engine::{
-    DecayGroup, EngineError, LrSchedule, ModelReplica, Optimizer, Replica, Rule, Section, State,
+    DecayGroup, DeviceReplica, EngineError, LrSchedule, ModelReplica, Optimizer, Replica, Rule, Section,
+    State,
 };
 use dtrain_runtime::specs;
 use std::path::{Path, PathBuf};
@@ -67,25 +69,75 @@ impl Trained {
         self.notes.iter().for_each(|note| voice.say(&format!("note: {note}")));
     }
 
+    /// The GPUs that samples are computed on, where `devices` says so.
+    ///
+    /// *Errors*: there are no such GPUs, or the precision of the run is none of them. *Blocks* while the driver wakes up and, the first time,
+    /// while kernels are compiled, of which `tell` hears.
+    pub fn gpus(&self, devices: &str, tell: impl Fn(&str)) -> Result<Option<CudaList>, CliError> {
+        if devices == "cpu" {
+            return Ok(None);
+        }
+        // How the run was trained matters not.
+        let settings = [format!("devices={devices}"), format!("precision={}", self.config.precision.name())];
+        let config = Config::parse(None, &settings.each_ref().map(String::as_str), this_machine())?;
+        let chosen = choose_here(&config, Auto::ByTest)?;
+        chosen.prepare(&config, tell)?;
+        Ok(chosen.cuda())
+    }
+
+    /// The model with the parameters of the checkpoint, for up to `rows` samples at once: on one thread of a CPU, or on the GPU of this number.
+    ///
+    /// *Errors*: a damaged checkpoint; of the GPU, on which there may be no room. *Blocks* on the disk.
+    pub fn replica_on(&self, gpu: Option<u32>, rows: u32) -> Result<Box<dyn Replica>, CliError> {
+        match gpu {
+            None => Ok(Box::new(self.replica(rows)?)),
+            Some(number) => Ok(Box::new(self.replica_on_gpu(number, rows)?)),
+        }
+    }
+
+    fn replica_on_gpu(&self, number: u32, rows: u32) -> Result<DeviceReplica<CudaDevice>, CliError> {
+        let fail = |error: String| CliError::failed(format!("cuda:{number}: {error}"));
+        let gpu = open_gpu(number).map_err(fail)?;
+        let device = CudaDevice::new(&gpu, self.config.precision).map_err(|error| fail(error.to_string()))?;
+        let spec = self.preparation.spec();
+        let blueprint = self.blueprint(&spec);
+        let model = blueprint.gpu_model(&device, rows, Blocks::Once, &blueprint.loss()?);
+        let replica =
+            model.and_then(|model| DeviceReplica::blank(device, model, self.at_rest(), self.config.seed));
+        self.filled(replica.map_err(|error| match error {
+            EngineError::NoRoom(words) => {
+                let words = words.split("\nhint: ").next().unwrap_or_default();
+                fail(format!("{words}\nhint: --batch takes fewer samples at once than {rows}"))
+            }
+            EngineError::Device(words) => fail(words),
+            error => misfit(&self.config, &error).into(),
+        })?)
+    }
+
+    fn blueprint<'a>(&'a self, spec: &'a SampleSpec) -> Blueprint<'a> {
+        let class_counts = &self.preparation.class_counts;
+        Blueprint { config: &self.config, spec, class_counts, own: None, mix: Mix::default() }
+    }
+
     /// The model with the parameters of the checkpoint, on one thread of a CPU, for up to `rows` samples at once.
     ///
     /// *Errors*: a damaged checkpoint. *Blocks* on the disk.
     pub fn replica(&self, rows: u32) -> Result<ModelReplica<Cpu>, CliError> {
         let spec = self.preparation.spec();
-        let class_counts = &self.preparation.class_counts;
-        let blueprint =
-            Blueprint { config: &self.config, spec: &spec, class_counts, own: None, mix: Mix::default() };
         let isa = Isa::parse(&self.config.isa).unwrap_or_else(|_| Isa::best());
         let device = Cpu::new(CpuOptions { isa, threads: 1 });
         let device = device.map_err(|error| CliError::failed(error.to_string()))?;
-        let model = blueprint.model(&device, (rows, 1), Blocks::Once)?;
-        let unfit = |error: EngineError| CliError::from(misfit(&self.config, &error));
-        let mut replica =
-            ModelReplica::blank(device, model, self.at_rest(), self.config.seed).map_err(unfit)?;
+        let model = self.blueprint(&spec).model(&device, (rows, 1), Blocks::Once)?;
+        let replica = ModelReplica::blank(device, model, self.at_rest(), self.config.seed);
+        self.filled(replica.map_err(|error| misfit(&self.config, &error))?)
+    }
+
+    /// A replica with the state of the checkpoint.
+    fn filled<R: Replica>(&self, mut replica: R) -> Result<R, CliError> {
         let mut state = State::zeros(replica.about().state);
         self.load(&specs(&replica), &mut state)?;
         state.applied = self.id.step;
-        replica.swap_state(&mut state).map_err(unfit)?;
+        replica.swap_state(&mut state).map_err(|error| misfit(&self.config, &error))?;
         Ok(replica)
     }
 

@@ -11,6 +11,7 @@ Examples:
   dtrain eval runs/cats --data test/          on images, a folder a class
   dtrain eval runs/first --data x.npy --targets y.npy     on arrays; labels in an IDX file work too
   dtrain eval runs/first/g1-s000400 --json    another checkpoint, for programs
+  dtrain eval runs/first --devices all        on every GPU
 
 Tables and pictures are written to RUN/eval.";
 
@@ -21,7 +22,8 @@ Examples:
   dtrain predict runs/first images.npy -o out.npy        arrays of the shape of training
   dtrain predict runs/cats photos/ cat.jpg               images of folders and files, each with its name
   dtrain predict runs/text lines.txt                     the byte that comes after each line
-  cat new.csv | dtrain predict runs/first - | head       standard input";
+  cat new.csv | dtrain predict runs/first - | head       standard input
+  dtrain predict runs/cats photos/ --devices cuda:0      on a GPU";
 
 pub(super) const EXPORT_EXAMPLES: &str = "\
 Examples:
@@ -30,9 +32,12 @@ Examples:
   dtrain export runs/first --to safetensors           the parameters and running statistics alone";
 
 /// How samples are computed.
-#[derive(Args, Clone, Copy, Debug)]
+#[derive(Args, Clone, Debug)]
 pub struct Work {
-    /// How many compute side by side [default: one a core]
+    /// What computes: cpu, or GPUs as in training (all, auto, cuda:0,1), in the precision of the run
+    #[arg(long, value_name = "DEVICES", default_value = "cpu")]
+    pub devices: String,
+    /// How many compute side by side [default: one a core, or one a GPU]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
     ranks: Option<u32>,
     /// How many samples each takes at once; the result does not depend on it
@@ -41,11 +46,17 @@ pub struct Work {
 }
 
 impl Work {
-    /// How many compute side by side.
+    /// What each of those that compute side by side computes on: a GPU of these by its number, or a core.
     #[must_use]
-    pub fn ranks(&self) -> u32 {
-        let cores = || std::thread::available_parallelism().map_or(1, |cores| cores.get() as u32);
-        self.ranks.unwrap_or_else(cores)
+    pub fn seats(&self, gpus: Option<&[u32]>) -> Vec<Option<u32>> {
+        let cores = || std::thread::available_parallelism().map_or(1, |cores| cores.get());
+        let ranks = self.ranks.map(|ranks| ranks as usize);
+        match gpus {
+            None => vec![None; ranks.unwrap_or_else(cores)],
+            Some(gpus) => {
+                gpus.iter().map(|gpu| Some(*gpu)).cycle().take(ranks.unwrap_or(gpus.len())).collect()
+            }
+        }
     }
 }
 

@@ -14,7 +14,7 @@ use dtrain_data::{
     Source, TargetArray, TargetSpec, TextOptions, TokensOptions,
 };
 use dtrain_engine::device::LossSums;
-use dtrain_engine::{BatchView, EvaluationCounts, Inputs, Replica, Targets};
+use dtrain_engine::{BatchView, EvaluationCounts, Inputs, Targets};
 use dtrain_types::MicroBatch;
 use serde_json::json;
 use std::fmt::Write;
@@ -48,7 +48,7 @@ pub fn run(arguments: &Eval) -> Result<(), CliError> {
     let voice = Voice::of(arguments.output);
     trained.say_notes(voice);
     let batch = at_once(&trained.preparation, arguments.work.batch);
-    let workers = Worker::several(&trained, arguments.work.ranks(), batch)?;
+    let workers = Worker::several(&trained, &arguments.work, batch, |words| voice.say(words))?;
     let tokens = matches!(trained.preparation.target, TargetSpec::ClassPerToken { .. });
     let (figures, groups) = match &arguments.data {
         Some(path) if tokens => (of_text(&trained, arguments, path, workers)?, None),
@@ -396,8 +396,7 @@ fn of_tokens(
             inputs: Inputs::Tokens(tokens),
             targets: Targets::Classes(targets),
         };
-        let sums = worker.replica().evaluate(&view, &mut EvaluationCounts::new(classes));
-        sums.map_err(|error| CliError::failed(error.to_string()))
+        worker.evaluate(&view, &mut EvaluationCounts::new(classes))
     };
     let (mut loss, mut weight, mut right, mut tokens) = (0.0, 0.0, 0u64, 0u64);
     ordered(workers, next, work, |sums: LossSums| {

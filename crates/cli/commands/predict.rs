@@ -26,10 +26,11 @@ pub fn run(arguments: &Predict) -> Result<(), CliError> {
         .collect();
     let inputs = inputs?;
     let shape = output_lines(&trained, format, &inputs, arguments)?;
-    let mut workers = Worker::several(&trained, arguments.work.ranks(), arguments.work.batch)?;
-    let mut writer = Writer::new(arguments.output.as_deref(), shape.clone())?;
     let is_quiet = arguments.quiet || arguments.output.is_none();
     let voice = if is_quiet { Voice::Quiet } else { Voice::here() };
+    let work = &arguments.work;
+    let mut workers = Worker::several(&trained, work, work.batch, |words| voice.say(words))?;
+    let mut writer = Writer::new(arguments.output.as_deref(), shape.clone())?;
     let begun = std::time::Instant::now();
     for mut input in inputs {
         let (parser, counter) = (input.take_parser(), input.counter());

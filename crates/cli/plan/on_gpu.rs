@@ -79,7 +79,7 @@ impl Plan {
         let threads = threads.map_err(|error| EngineError::Device(error.to_string()))?;
         let device = CudaDevice::new(gpu, self.config.precision)?;
         let device = device.with_libraries(libraries)?.with_threads(threads);
-        let model = self.gpu_model_for(&device, rows, blocks, loss)?;
+        let model = self.blueprint().gpu_model(&device, rows, blocks, loss)?;
         let replica = DeviceReplica::new(device, model, self.optimizer(), self.config.seed)?;
         // Held while the replica takes what it needs, and free again for the slots, and for the shards that it is told to hold.
         let floats = self.floats_beside(replica.about()) + self.floats_of_shards(replica.about());
@@ -97,24 +97,7 @@ impl Plan {
         blocks: Blocks,
     ) -> Result<dtrain_engine::Model<CudaDevice>, CliError> {
         let loss = self.blueprint().loss()?;
-        self.gpu_model_for(device, rows, blocks, &loss).map_err(|error| self.misfit(&error).into())
-    }
-
-    fn gpu_model_for(
-        &self,
-        device: &CudaDevice,
-        rows: u32,
-        blocks: Blocks,
-        loss: &dtrain_engine::Loss,
-    ) -> Result<dtrain_engine::Model<CudaDevice>, EngineError> {
-        let blueprint = self.blueprint();
-        let chain = match (&self.config.model, blueprint.own.and_then(|own| own.gpu_model)) {
-            (Model::Own, Some(model)) => blocks.of(model(&self.spec)),
-            _ => blueprint.chain(blocks)?,
-        };
-        let input = blueprint.input_shape(rows);
-        let model = dtrain_engine::Model::new(device, chain, input, loss.clone())?;
-        blueprint.completed(model)
+        self.blueprint().gpu_model(device, rows, blocks, &loss).map_err(|error| self.misfit(&error).into())
     }
 
     /// The slots that a rank needs for gradients of so many elements, as long as all ranks are there.

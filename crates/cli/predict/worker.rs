@@ -1,15 +1,18 @@
 //! One of those who compute: a replica, and the room for its samples.
 
 use super::inputs::Piece;
+use crate::arguments::Work;
+use crate::config::CudaList;
 use crate::error::CliError;
 use crate::trained::Trained;
 use dtrain_data::{CsvRows, InputSpec, Preparation, RowParser};
-use dtrain_engine::cpu::Cpu;
-use dtrain_engine::{Inputs, ModelReplica, Replica};
+use dtrain_engine::device::LossSums;
+use dtrain_engine::{BatchView, EngineError, EvaluationCounts, Inputs, Replica};
+use std::panic::AssertUnwindSafe;
 
 /// Computes predictions of pieces.
 pub struct Worker {
-    replica: ModelReplica<Cpu>,
+    replica: Box<dyn Replica>,
     batch: usize,
     width: usize,
     outputs: usize,
@@ -58,26 +61,62 @@ pub struct Predicted {
     pub lengths: Vec<usize>,
 }
 
+fn failed(error: EngineError) -> CliError {
+    CliError::failed(error.to_string())
+}
+
+/// What this comes to. *Errors*: also what a device fails in, which its operations tell by a panic.
+fn unless_it_fails<T>(work: impl FnOnce() -> Result<T, CliError>) -> Result<T, CliError> {
+    std::panic::catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|panic| {
+        match panic.downcast::<String>() {
+            Ok(words) => Err(CliError::failed(*words)),
+            Err(panic) => std::panic::resume_unwind(panic),
+        }
+    })
+}
+
 impl Worker {
-    /// As many as asked for, each for up to `batch` samples at once, or [`at_once`].
+    /// As many as asked for, each for up to `batch` samples at once, or [`at_once`]. `tell` hears what takes its time.
     ///
-    /// *Errors*: a damaged checkpoint, too little memory.
-    pub fn several(trained: &Trained, ranks: u32, batch: u32) -> Result<Vec<Self>, CliError> {
+    /// *Errors*: a damaged checkpoint, too little memory, no such GPUs.
+    pub fn several(
+        trained: &Trained,
+        work: &Work,
+        batch: u32,
+        tell: impl Fn(&str),
+    ) -> Result<Vec<Self>, CliError> {
         let spec = trained.preparation.spec();
         let batch = at_once(&trained.preparation, batch);
-        let one = |_| {
-            let replica = trained.replica(batch)?;
+        let gpus = trained.gpus(&work.devices, tell)?;
+        let one = |gpu| {
+            let replica = unless_it_fails(|| trained.replica_on(gpu, batch))?;
             let outputs = spec.classes().map_or(spec.target_width(), |classes| classes as usize);
             let (width, batch) = (spec.input_width(), batch as usize);
             let preparation = trained.preparation.clone();
             Ok(Self { replica, batch, width, outputs, rows: CsvRows::default(), preparation })
         };
-        (0..ranks).map(one).collect()
+        work.seats(gpus.as_ref().map(CudaList::numbers)).into_iter().map(one).collect()
     }
 
-    /// The replica, for evaluations that need more of it.
-    pub fn replica(&mut self) -> &mut ModelReplica<Cpu> {
-        &mut self.replica
+    /// The loss of a batch, and what it counts.
+    ///
+    /// *Errors*: of the model or its device.
+    pub fn evaluate(
+        &mut self,
+        batch: &BatchView<'_>,
+        counts: &mut EvaluationCounts,
+    ) -> Result<LossSums, CliError> {
+        unless_it_fails(|| self.replica.evaluate(batch, counts).map_err(failed))
+    }
+
+    /// *Errors*: of the model or its device.
+    fn predicted(
+        replica: &mut dyn Replica,
+        rows: usize,
+        inputs: Inputs<'_>,
+        to: &mut [f32],
+    ) -> Result<(), CliError> {
+        unless_it_fails(|| replica.predict(rows, inputs, to).map_err(failed))
     }
 
     /// Predicts the samples of a piece; `parser` reads those that are text.
@@ -137,8 +176,7 @@ impl Worker {
             let mut ids = vec![0; sequences.len() * time];
             let mut outputs = vec![0.0; ids.len() * vocabulary];
             ids.chunks_mut(time).zip(sequences).for_each(|(row, ids)| row[..ids.len()].copy_from_slice(ids));
-            let done = self.replica.predict(sequences.len(), Inputs::Tokens(&ids), &mut outputs);
-            done.map_err(|error| CliError::failed(error.to_string()))?;
+            Self::predicted(&mut *self.replica, sequences.len(), Inputs::Tokens(&ids), &mut outputs)?;
             for (outputs, sequence) in outputs.chunks_exact(time * vocabulary).zip(sequences) {
                 kept.extend_from_slice(&outputs[..sequence.len() * vocabulary]);
             }
@@ -155,8 +193,7 @@ impl Worker {
         let samples = values.chunks(self.batch * self.width);
         for (values, outputs) in samples.zip(outputs.chunks_mut(self.batch * self.outputs)) {
             let rows = values.len() / self.width;
-            let done = self.replica.predict(rows, Inputs::Values(values), outputs);
-            done.map_err(|error| CliError::failed(error.to_string()))?;
+            Self::predicted(&mut *self.replica, rows, Inputs::Values(values), outputs)?;
         }
         Ok(outputs)
     }
