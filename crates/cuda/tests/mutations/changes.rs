@@ -179,7 +179,12 @@ pub static CHANGES: &[Change] = &[
     (&AVG_POOL_GRADIENT, "sum + dy[first", "sum - dy[first", pooling::avg_pool),
     (&EMBEDDING, "entry + places[", "entry - places[", embedding::embedding),
     (&GELU_TANH, "TWICE * x * fmaf(square", "TWICE * x * fmaf(-square", elementwise::gelu_tanh),
-    (&GELU_TANH, "inverse(1.0f + e)", "inverse(1.0f - e)", elementwise::gelu_tanh),
+    (
+        &GELU_TANH,
+        "inverse(1.0f + e);\n    float less",
+        "inverse(1.0f - e);\n    float less",
+        elementwise::gelu_tanh,
+    ),
     (&GELU_TANH_GRADIENT, "s * rest", "s * s", elementwise::gelu_tanh_gradient),
     (&EMBEDDING_GRADIENT, "sum = dtable", "sum = 0.0f * dtable", embedding::embedding_gradient),
     (&EMBEDDING_ORDER, "start + i < row", "start + i > row", embedding::embedding_gradient),
