@@ -5,6 +5,7 @@
 //! memory is taken when the replica is made, but that of another program's passes.
 
 mod brought;
+mod by_muon;
 mod by_program;
 mod by_stages;
 mod gathering;
@@ -33,8 +34,7 @@ use crate::lends_memory::LendsMemory;
 use crate::loss::expect_length;
 use crate::loss_scale::{LossScale, LossScaling};
 use crate::model::Model;
-use crate::muon_update::{MuonStep, MuonUpdate};
-use crate::newton_schulz::Orthogonaliser;
+use crate::muon_update::MuonStep;
 use crate::optimizer::{Buffers, Keeps, Optimizer, Rule};
 use crate::passes;
 use crate::program_on_device::ProgramOnDevice;
@@ -48,6 +48,7 @@ use crate::update_facts::UpdateFacts;
 use crate::update_info::UpdateInfo;
 use crate::windows::Windows;
 use brought::{Brought, Zeros};
+use by_muon::ByMuon;
 use by_program::ByProgram;
 use by_stages::ByStages;
 use dtrain_types::{DeviceMemory, MicroBatch, Seed, Step, Wire};
@@ -107,8 +108,8 @@ pub struct DeviceReplica<D: OwnMemory> {
     facts: UpdateFacts,
     optimizer: Optimizer,
     runs: Runs,
-    /// How Muon updates it, if it does, and the memory for it.
-    muon: Option<(MuonUpdate, [D::Floats; Orthogonaliser::PARTS])>,
+    /// How Muon updates it, if it does.
+    muon: Option<ByMuon<D>>,
     /// The host's copy of the state; its `applied` is that of the device.
     host: State,
     /// Whether the host's copy is that of the device.
@@ -191,15 +192,7 @@ impl<D: OwnMemory> DeviceReplica<D> {
             Section::Stats | Section::First | Section::Second => device.floats(host.section(section).len()),
         };
         let [p, s, first, second, average] = Section::ALL.map(memory);
-        let muon = match optimizer.rule {
-            Rule::Muon(muon) => {
-                let update = MuonUpdate::new(muon, &optimizer, layout)?;
-                let [x, y, gram, square] = update.memory().lengths(|len| device.activation_len(len));
-                let part = |len| device.floats(len);
-                Some((update, [part(x)?, part(y)?, part(gram)?, part(square)?]))
-            }
-            _ => None,
-        };
+        let muon = ByMuon::of(&device, &optimizer, layout)?;
         Ok(Self {
             passes,
             gradients,
@@ -251,8 +244,8 @@ impl<D: OwnMemory> DeviceReplica<D> {
         }
         self.device.submit();
         self.under_way_figures();
-        if let Some((update, room)) = &mut self.muon {
-            update.rehearse(&self.device, &mut room.each_mut().map(|part| D::take(part)));
+        if let Some(muon) = &mut self.muon {
+            muon.rehearse(&self.device);
         }
         self.device.fetch(&self.gradients[0], &mut [0.0])
     }
@@ -382,20 +375,17 @@ impl<D: OwnMemory> DeviceReplica<D> {
                 let of = MadeWhole { device: &*device, facts, optimizer, by: &mut **by };
                 let buffers = [&mut parameters, &mut first, &mut average];
                 known = Some(of.update(step, (weight, *loss_scale), grads, buffers)?);
-            } else if let Some((update, room)) = muon {
+            } else if let Some(muon) = muon {
                 let (UpdateScalars { factors, .. }, kept) = (scalars, D::len_mut(&first));
-                update.make(
-                    device,
-                    MuonStep {
-                        number: optimizer.updates_before + step.0,
-                        lr: optimizer.schedule.lr(step),
-                        scale: factors.gradient,
-                        gradient: reborrow::<D>(grads),
-                        parameters: D::part_mut(&mut parameters, 0..facts.parameters),
-                        kept: D::part_mut(&mut first, 0..kept),
-                    },
-                    &mut room.each_mut().map(|part| D::take(part)),
-                );
+                let update = MuonStep {
+                    number: optimizer.updates_before + step.0,
+                    lr: optimizer.schedule.lr(step),
+                    scale: factors.gradient,
+                    gradient: reborrow::<D>(grads),
+                    parameters: D::part_mut(&mut parameters, 0..facts.parameters),
+                    kept: D::part_mut(&mut first, 0..kept),
+                };
+                muon.make(device, update);
                 if let Some(share) = optimizer.averages(step) {
                     device.blend(share, factors.parameters, D::read(&parameters), average);
                 }

@@ -82,7 +82,7 @@ impl CudaDevice {
     ) -> bool {
         let c = c.read();
         if shape.write == Write::Add && c.storage() != Storage::F32 {
-            // Only what goes back from one place of a sequence to the one before, which is small.
+            // What goes back from one place of a sequence to the one before, and Muon's: rounded once by dtrain's own.
             return false;
         }
         let Some(key) =
