@@ -5,10 +5,10 @@
 use crate::harness::hosts::{Hosts, free_port};
 use crate::harness::turn::has_turn;
 use crate::harness::{
-    CNN, Finished, GPT, GPT2, MLP, Running, Signal, WIDE, audit_is_clean, ranks_of, signal, try_signal_to,
-    wait_until_gone, whole_digest,
+    CNN, Finished, GPT, GPT2, MLP, Running, Signal, WIDE, audit_is_clean, checkpoints, folder, keepers_of,
+    lives, ranks_of, signal, train, try_signal_to, wait_until_gone, whole_digest,
 };
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 /// One step event for every step, and the digest, and the books.
@@ -344,6 +344,62 @@ fn the_first_host_may_be_killed_and_started_again_and_no_step_is_lost_or_doubled
             other.said("answers again");
         }
     }
+}
+
+/// Ranks that have left take the state with them, and no checkpoint has it: whoever comes next has to know that this was the end.
+#[test]
+fn a_supervisor_that_is_killed_while_all_leave_is_followed_by_one_that_knows_the_end() {
+    if !has_turn(9) {
+        return;
+    }
+    let model = format!("{MLP} steps=3000 threads=1 checkpoint.every=none");
+    let alone = folder();
+    let whole = train(alone.path(), &format!("{model} ranks=1 name=whole"));
+    let mut caught = 0;
+    for frozen in [true, false] {
+        let hosts = Hosts::on_loopback("2");
+        let words = format!("{model} ranks=2 name=hosts resume=auto");
+        let (other, mut first) = (hosts.start(1, "ranks=2"), hosts.start(0, &words));
+        first.wait_for_step(1);
+        let folder_of_run = hosts.folder(0).join("runs/hosts");
+        // No checkpoint of the last step can be written here.
+        let place = folder_of_run.join("checkpoints");
+        std::fs::create_dir_all(&place).expect("a folder");
+        let taken = place.join(".tmp-g1-s003000");
+        std::fs::write(&taken, "").expect("a file in its place");
+        let all = [ranks_of(first.pid()), keepers_of(first.pid()), ranks_of(other.pid())].concat();
+        while !folder_of_run.join(".ending").exists() && lives(first.pid()) {
+            std::thread::sleep(Duration::from_micros(100));
+        }
+        if frozen {
+            try_signal_to(Signal::STOP, other.pid());
+        }
+        try_signal_to(Signal::KILL, first.pid());
+        std::fs::remove_file(taken).expect("it is still there");
+        assert_eq!(checkpoints(&folder_of_run), Vec::<PathBuf>::new());
+        // It may have been faster: then everybody has heard it.
+        let killed = first.finish().code.is_none();
+        if killed {
+            caught += 1;
+            let again = hosts.start(0, &words);
+            again.wait_for_words("waiting for 2 in all");
+            try_signal_to(Signal::CONT, other.pid());
+            let run = again.finish();
+            for told in ["digest", "steps", "epochs", "train_loss", "val_loss", "val_accuracy"] {
+                assert_eq!(run.summary()[told], whole.summary()[told], "{told}\n{}", run.stderr);
+            }
+            run.said("the run had ended with step 3000 when its supervisor died");
+            assert!(!run.stderr.contains("starts again"), "{}", run.stderr);
+            assert_eq!(run.events("generation").count(), 0, "{}", run.stderr);
+        };
+        try_signal_to(Signal::CONT, other.pid());
+        other.finish().succeeded();
+        wait_until_gone(&all);
+        assert_eq!(logged_steps(&folder_of_run), (1..=3000).collect::<Vec<u64>>());
+        audit_is_clean(&hosts.folder(0), "hosts");
+        assert!(!folder_of_run.join(".ending").exists());
+    }
+    assert!(caught > 0, "the supervisor was faster each time");
 }
 
 #[test]

@@ -153,14 +153,8 @@ impl Request {
     ) -> Result<Self, CliError> {
         let none_yet = FileStore::new(&run.path).ids().is_ok_and(|ids| ids.is_empty());
         if none_yet {
-            let notes = vec![format!("{} has no checkpoint yet and starts again", run.path.display())];
-            return Ok(Self {
-                config,
-                place: Place::Existing(run),
-                start: Start::Fresh,
-                shorter: None,
-                notes,
-            });
+            let (place, start) = (Place::Existing(run), Start::Fresh);
+            return Ok(Self { config, place, start, shorter: None, notes: Vec::new() });
         }
         let own_file = arguments.settings.file.is_none();
         Self::go_on(run, (!own_file).then_some(config), arguments, machine)

@@ -26,7 +26,7 @@ use dtrain_engine::{Replica, StateShape};
 use dtrain_protocol::{Ending, Losses, Outcome, RankSetup, StartFrom, SupervisorConfig, TakenOver, Timeouts};
 use dtrain_runtime::{
     Conclusion, Found, Gateway, Journal, KeeperPlan, KeeperSetup, Observer, Program, RankHandles, Ranks,
-    RunFacts, RunFiles, RunPlan, Standing, serve, specs, supervise,
+    RunFacts, RunFiles, RunPlan, Standing, forget_ending, serve, specs, supervise,
 };
 use dtrain_telemetry::ledger::{Binding, LedgerWriter};
 use dtrain_telemetry::profile::{self, ProfileReport};
@@ -89,7 +89,10 @@ pub struct Session {
 /// *Errors*: the run failed, was interrupted, or could not begin. *Blocks* for the whole run.
 pub fn run(session: Session, voice: Voice) -> Result<Summary, CliError> {
     let last = session.plan.last_step();
-    if let Some(id) = session.resume.filter(|id| id.step >= last || session.has_stopped()) {
+    let complete = session.resume.filter(|id| session.is_complete_with(*id));
+    // Where others may wait to hear it, they do first.
+    let alone = session.predecessor == Predecessor::None;
+    if let Some(id) = complete.filter(|id| alone || session.ending_of(*id).is_none()) {
         return session.already_complete(id, voice);
     }
     let epochs = last.0.div_ceil(session.plan.batches.steps_per_epoch());
@@ -130,6 +133,9 @@ impl Session {
             }
             Predecessor::None => None,
         };
+        if found.is_none() {
+            forget_ending(&self.run.path);
+        }
         let ledger = self.open_ledger(found.as_ref())?;
         let taken_over = found.as_ref().map(|found| self.taken_over(found, &ledger));
         // Who takes over leads by a number of its own before it names a generation.
@@ -160,6 +166,7 @@ impl Session {
             forget_leader(&self.run.path);
         }
         forget_keeper(&self.run.path);
+        forget_ending(&self.run.path);
         Ok(Ended { watching: Some(watching), ..self.end(conclusion) })
     }
 
@@ -238,8 +245,24 @@ impl Session {
                 standings.get(step).is_some_and(|standing| patience.is_over(standing))
             })
         };
-        let enough = newest.filter(is_over).map(|(step, _)| *step);
-        TakenOver { recorded, validated, enough, vacant: self.succeeds() }
+        let stopped = self.resume.filter(|_| self.has_stopped()).map(|id| id.step);
+        let enough = newest.filter(is_over).map(|(step, _)| *step).or(stopped);
+        // Its steps are in the books as well, or it is not believed.
+        let written = found.ending.filter(|ending| ending.step <= recorded);
+        let ending = written.or_else(|| self.ending_of(self.resume.filter(|id| self.is_complete_with(*id))?));
+        TakenOver { recorded, validated, enough, ending, vacant: self.succeeds() }
+    }
+
+    /// Whether this checkpoint holds the last step that the run is to make.
+    fn is_complete_with(&self, id: CheckpointId) -> bool {
+        id.step >= self.plan.last_step() || self.has_stopped()
+    }
+
+    /// What a run ended with that has this checkpoint of its last step. One that cannot be read is the ranks' to report.
+    fn ending_of(&self, id: CheckpointId) -> Option<Ending> {
+        let manifest = FileStore::new(&self.run.path).open(id, Check::Sizes).ok()?.into_manifest();
+        let (digest, state_digest) = (manifest.digest, manifest.state_digest);
+        Some(Ending { step: id.step, digest, state_digest, checkpoint: Some(id), device_peak: None })
     }
 
     fn open_ledger(&self, found: Option<&Found>) -> Result<LedgerWriter, CliError> {
@@ -476,7 +499,7 @@ impl Session {
         let seconds = figures.training_seconds;
         let summary = Summary {
             digest: ending.map(|ending: Ending| ending.digest.to_string()).unwrap_or_default(),
-            steps: figures.last_step,
+            steps: ending.map_or(figures.last_step, |ending| ending.step.0),
             epochs: figures.epochs,
             samples: figures.samples,
             seconds,

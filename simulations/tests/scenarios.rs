@@ -356,6 +356,26 @@ fn a_supervisor_that_dies_again_and_again_is_followed_each_time() {
 }
 
 #[test]
+fn a_supervisor_that_dies_while_all_leave_is_followed_by_one_that_knows_the_end() {
+    // Given that no checkpoint could be written, so that nobody has the state of the last step who has left; when host 1 stands still and
+    // the supervisor dies at any moment from the last step to the last word.
+    let full = when(FaultKind::DiskFull, Situation::Compute, 10, 100_000);
+    let mut known = 0;
+    for seed in SEEDS {
+        for after in 0..24 {
+            let frozen =
+                Planned { victim: Some(6), ..when(FaultKind::HostStop, Situation::Finished, 1, 5_000) };
+            let at = When::Enter { place: Situation::Finished, nth: 8, later: after * 20_000 };
+            let die = Planned { kind: FaultKind::SupervisorCrash, when: at, millis: 700, victim: None };
+            let report = given_on(2, seed, &[full, frozen, die]);
+            assert_eq!(says(finishes(&report), "Resumed"), 0, "{}", report.story.join("\n"));
+            known += says(&report, "ending: Some");
+        }
+    }
+    assert!(known > 20, "it died too early each time");
+}
+
+#[test]
 fn a_rank_that_stood_still_while_others_went_on_without_it_is_not_let_in_by_the_next_supervisor() {
     // Given ranks that share a state; when one stands still, the supervisor dies and the next one goes on without it; and when that dies,
     // too, and the rank wakes while the third one asks; then it has been ended before the others changed what they share.

@@ -155,9 +155,11 @@ pub fn run(
     let longer = request.shorter.as_ref().zip(resume).map(|(before, id)| note_of_length(&plan, before, id));
     let carried = backend.notes(several);
     let shrunk = shrunk.map(|(_, note)| note);
+    let again = note_of_beginning_again(&request, predecessor);
     for note in request
         .notes
         .iter()
+        .chain(&again)
         .chain(&in_shards)
         .chain(&shrunk)
         .chain(&other_bits)
@@ -327,6 +329,16 @@ fn predecessor(run: &RunFolder, plan: &Plan, hosts: HostCount) -> Predecessor {
     match same && left && plan.config.reduce == Reduce::Exact {
         true => Predecessor::Died,
         false => Predecessor::None,
+    }
+}
+
+/// What becomes of a run that has no state. Where its ranks may live it goes on, whatever its checkpoints are.
+fn note_of_beginning_again(request: &Request, predecessor: Predecessor) -> Option<String> {
+    match (&request.place, &request.start, predecessor) {
+        (Place::Existing(run), Start::Fresh, Predecessor::None) => {
+            Some(format!("{} has no checkpoint yet and starts again", run.path.display()))
+        }
+        _ => None,
     }
 }
 

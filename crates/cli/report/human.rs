@@ -238,6 +238,9 @@ impl Observer for Human {
             Event::TookOver { members, step } => {
                 self.say(&format!("  {} went on without a supervisor, to step {step}", counted(*members, "rank")));
             }
+            Event::HadEnded { step } => {
+                self.say(&format!("  the run had ended with step {step} when its supervisor died"));
+            }
             Event::NodeAway { node } => self.warn(&format!("node {node} cannot be reached")),
             // The banner told of the ranks, and checkpoints that succeed are no news.
             Event::RankStarted { .. }

@@ -22,9 +22,18 @@ pub fn end(summary: &Summary, stream: Stream) -> String {
         // Writing to a string cannot fail.
         let _ = writeln!(text, "  {} {words}", stream.bold(&format!("{name:<8}")));
     };
-    let speed = rate(summary.samples, summary.seconds);
     let (steps, epochs) = (amount(summary.steps, "step"), amount(summary.epochs, "epoch"));
-    line("done", format!("{steps}, {epochs}, {} in {took}, {speed}", amount(summary.samples, "sample")));
+    // Whoever takes over from a supervisor that died may find that nothing is left to be done.
+    line(
+        "done",
+        match summary.samples {
+            0 => format!("{steps}, {epochs}"),
+            samples => {
+                let speed = rate(samples, summary.seconds);
+                format!("{steps}, {epochs}, {} in {took}, {speed}", amount(samples, "sample"))
+            }
+        },
+    );
     let mut result: Vec<String> = Vec::new();
     result.extend(summary.val_accuracy.map(|share| format!("accuracy {}", percent(share))));
     result.extend(summary.val_f1.map(|f1| format!("macro F1 {f1:.4}")));

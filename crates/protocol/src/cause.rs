@@ -356,7 +356,7 @@ impl fmt::Display for Cause {
 }
 
 /// The state that a run ended with.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Ending {
     /// The last step.
     pub step: Step,

@@ -1,7 +1,7 @@
 //! What the machines ask their drivers to do. An effect is data: a driver runs them in the order given.
 
 use crate::bootstrap::Bootstrap;
-use crate::cause::{Cause, Outcome};
+use crate::cause::{Cause, Ending, Outcome};
 use crate::host::NodeOrder;
 use crate::message::{
     Directive, Heartbeat, Membership, Pending, Profile, Report, ResumePoint, ShardFile, StepRecord, StopFlag,
@@ -24,6 +24,8 @@ pub enum SupervisorEffect {
     Validated(Validation),
     /// Write the manifest of this checkpoint, then call `handle_manifest`. Its steps and validations are recorded.
     WriteManifest(Box<ManifestOrder>),
+    /// Record what the run ended with, behind all else, and call `handle_ending` when it is written. Nobody is told before.
+    WriteEnding(Ending),
     /// Tell people and the log.
     Event(Event),
     /// Send this order to its node.
@@ -89,6 +91,11 @@ pub enum Event {
         /// So many members of the life before were found, and go on with their state.
         members: u32,
         /// The newest step that is known.
+        step: Step,
+    },
+    /// The run had ended when this life of the supervisor took over: it told whoever had not heard it.
+    HadEnded {
+        /// The last step.
         step: Step,
     },
     /// Hosts did not come in time and the run begins without them; they are let in when they come.

@@ -35,6 +35,8 @@ pub enum Input {
     Recorded(Step),
     /// A validation is judged.
     Judged(Epoch, Judgement),
+    /// The ending is written down.
+    Ending,
     /// What a person asks.
     Request(Request),
     /// The deadline has come.
@@ -55,6 +57,7 @@ impl Supervisor {
             Input::Reserved(upto) => self.handle_reserved(now, *upto, effects),
             Input::Recorded(step) => self.handle_recorded(now, *step, effects),
             Input::Judged(epoch, judgement) => self.handle_judged(now, *epoch, *judgement, effects),
+            Input::Ending => self.handle_ending(now, effects),
             Input::Request(request) => self.handle_request(now, *request, effects),
             Input::Timeout => self.handle_timeout(now, effects),
         }

@@ -4,8 +4,10 @@
 //! The files are written one after the other, so one may know a step more than the next; each goes on behind its own last line. This
 //! file does not know why the supervisor died.
 
+use crate::ending_file::read_ending;
 use crate::observer::EpochSeen;
 use crate::patience::{Patience, Standing};
+use dtrain_protocol::Ending;
 use dtrain_types::{Epoch, Generation, MicroRange, Step};
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -27,6 +29,8 @@ pub struct Found {
     pub epochs: BTreeMap<Step, EpochSeen>,
     /// Who computed which micro-batches in the newest generations.
     pub ranges: BTreeMap<Generation, Vec<MicroRange>>,
+    /// What the run ended with, where it had ended.
+    pub ending: Option<Ending>,
 }
 
 impl Found {
@@ -34,7 +38,7 @@ impl Found {
     ///
     /// *Blocks* on the disk. *Errors*: of the system.
     pub fn read(run_dir: &Path) -> io::Result<Self> {
-        let mut found = Self::default();
+        let mut found = Self { ending: read_ending(run_dir), ..Self::default() };
         for line in tail(&run_dir.join("events.jsonl"))? {
             match line.get("event").and_then(Value::as_str) {
                 Some("step") => found.events = found.events.max(step(&line)),

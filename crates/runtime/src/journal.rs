@@ -4,11 +4,14 @@
 //! was entered first is written first, so the event log is ordered by cause. A failing disk never stops training:
 //! people are told once, and the next checkpoint shows whether it is well again.
 
+use crate::found::Found;
 use crate::observer::{EpochSeen, Observer, StepSeen};
 use crate::patience::Standing;
 use crate::recipe::host_name;
 use crate::run_files::RunFiles;
-use dtrain_protocol::{CheckpointId, Event, Judgement, ManifestOrder, Outcome, StepRecord, Validation};
+use dtrain_protocol::{
+    CheckpointId, Ending, Event, Judgement, ManifestOrder, Outcome, StepRecord, Validation,
+};
 use dtrain_telemetry::RunEvent;
 use dtrain_telemetry::profile::Life;
 use dtrain_types::{Epoch, Generation, Incarnation, MemberId, Step};
@@ -34,6 +37,8 @@ pub enum Entry {
     Commit(StepRecord),
     /// An epoch was validated.
     Validated(Validation),
+    /// All is done, with this.
+    Ending(Ending),
     /// Something worth a line.
     Event(Event),
     /// All shards of a checkpoint are durable: make it one.
@@ -66,6 +71,8 @@ pub enum Written {
     Manifest(CheckpointId, Result<(), String>),
     /// The validation of this epoch is judged.
     Judged(Epoch, Judgement),
+    /// What the run ended with is.
+    Ending,
 }
 
 type Answer = Box<dyn Fn(Written) + Send>;
@@ -135,6 +142,25 @@ pub struct RunFigures {
     pub peak_rss: u64,
 }
 
+impl RunFigures {
+    /// What a supervisor that died had come to, as far as it is written down.
+    fn of(found: &Found, standings: &BTreeMap<Step, Standing>, files: &RunFiles) -> Self {
+        let newest = found.epochs.last_key_value().map(|(_, seen)| seen);
+        let (step, whole) = newest.map_or((Step(0), 0), |seen| (seen.step, u64::from(seen.epoch.0)));
+        let (patience, _) = files.patience();
+        let is_over = |standing: &&Standing| patience.is_some_and(|patience| patience.is_over(standing));
+        let last = standings.last_key_value().filter(|(step, _)| !files.is_last(**step));
+        Self {
+            epochs: whole + u64::from(files.ends_epoch(step) && newest.is_some()),
+            train_loss: newest.map(|seen| seen.train_loss).filter(|loss| loss.is_finite()),
+            validation: newest.cloned(),
+            stopped: last.map(|(_, standing)| standing).filter(is_over).cloned(),
+            ranks: found.ranges.last_key_value().map_or(0, |(_, ranges)| ranges.len() as u32),
+            ..Self::default()
+        }
+    }
+}
+
 /// A journal that has not begun.
 pub struct Journal {
     files: RunFiles,
@@ -162,20 +188,22 @@ impl Journal {
         let from = self.files.resumed_from();
         let standings =
             found.zip(patience).map(|(found, patience)| found.standings(patience, standing, from));
+        let standings = standings.unwrap_or_default();
+        let figures = found.map(|found| RunFigures::of(found, &standings, &self.files)).unwrap_or_default();
         let writer = Writer {
             seen: found.map(|found| found.epochs.clone()).unwrap_or_default(),
-            standings: standings.unwrap_or_default(),
+            standings,
+            whole_epoch: figures.validation.is_some(),
+            figures,
             files: self.files,
             observer: self.observer,
             answer,
-            figures: RunFigures::default(),
             last_lines: BTreeMap::new(),
             pids: BTreeMap::new(),
             host: host_name(),
             lives: BTreeMap::new(),
             epoch: EpochSums::default(),
             train_losses: BTreeMap::new(),
-            whole_epoch: false,
             begun: None,
             next_reading: Instant::now(),
             told: BTreeSet::new(),
@@ -286,6 +314,12 @@ impl Writer {
             match entry {
                 Entry::Commit(record) => self.step(&record),
                 Entry::Validated(validation) => self.validated(&validation),
+                Entry::Ending(ending) => {
+                    let written = self.files.end(&ending);
+                    self.tell(written);
+                    // Whatever the disk says: nothing is left to be done.
+                    self.tell_supervisor(Written::Ending);
+                }
                 Entry::Event(event) => self.event(&event),
                 Entry::Manifest(order) => {
                     self.next_reading = Instant::now();

@@ -3,6 +3,7 @@
 //! Knows where each number goes and in which order files become durable (the ledger before the manifest that names
 //! it). It does not know why anything happened.
 
+use crate::ending_file::write_ending;
 use crate::found::Found;
 use crate::metric::{EpochMetric, Predicts, Quantity};
 use crate::observer::{EpochSeen, StepSeen};
@@ -12,7 +13,7 @@ use dtrain_checkpoint::{
     reserve_generations,
 };
 use dtrain_protocol::{
-    Cause, CheckpointId, Digest, Event, ManifestOrder, Membership, Schedule, StepRecord, Validation,
+    Cause, CheckpointId, Digest, Ending, Event, ManifestOrder, Membership, Schedule, StepRecord, Validation,
 };
 use dtrain_telemetry::ledger::LedgerWriter;
 use dtrain_telemetry::{
@@ -289,6 +290,9 @@ impl RunFiles {
             Event::HostsMissing { there, wanted } => {
                 LogEvent::Notice { text: format!("{there} of {} came in time", counted(*wanted, "host")) }
             }
+            Event::HadEnded { step } => LogEvent::Notice {
+                text: format!("the run had ended with step {step} when its supervisor died"),
+            },
             Event::TookOver { members, step } => LogEvent::Notice {
                 text: format!("a supervisor took over: {} found, at step {step}", counted(*members, "rank")),
             },
@@ -393,6 +397,15 @@ impl RunFiles {
         };
         let accuracy = self.accuracy(trailer.correct, trailer.predictions);
         Scores { loss, accuracy, f1: figures.macro_f1, rmse, r2, others }
+    }
+
+    /// Writes down what the run ended with, behind every step and validation.
+    ///
+    /// *Errors*: a sentence; a file does not take it. *Blocks* on the disk.
+    pub fn end(&mut self, ending: &Ending) -> Result<(), String> {
+        let flushed = self.flush();
+        let written = write_ending(&self.facts.run_dir, ending);
+        flushed.and(written.map_err(|error| format!("cannot write how the run ended: {error}")))
     }
 
     /// Reserves the numbers of generations up to this one, durably.

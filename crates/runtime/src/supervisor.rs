@@ -149,6 +149,7 @@ impl Message<Written> for Supervisor {
         self.feed(match written {
             Written::Steps(step) => Input::Recorded(step),
             Written::Reserved(upto) => Input::Reserved(upto),
+            Written::Ending => Input::Ending,
             Written::Judged(epoch, judgement) => Input::Judged(epoch, judgement),
             Written::Manifest(id, result) => Input::Manifest(id, result),
         });
@@ -184,6 +185,7 @@ impl Supervisor {
             SupervisorEffect::Reserve(upto) => self.journal.enter(Entry::Reserve(upto)),
             SupervisorEffect::Commit(record) => self.journal.enter(Entry::Commit(record)),
             SupervisorEffect::Validated(validation) => self.journal.enter(Entry::Validated(validation)),
+            SupervisorEffect::WriteEnding(ending) => self.journal.enter(Entry::Ending(ending)),
             SupervisorEffect::WriteManifest(order) => self.journal.enter(Entry::Manifest(order)),
             SupervisorEffect::Event(event) => self.journal.enter(Entry::Event(event)),
             SupervisorEffect::Finish(outcome) => {

@@ -4,7 +4,7 @@ use crate::compute::Lent;
 use crate::job::Oracle;
 use dtrain_engine::Section;
 use dtrain_protocol::{
-    BootId, Bootstrap, CheckpointId, Digest, ManifestOrder, Membership, Number, Outcome, StartFrom,
+    BootId, Bootstrap, CheckpointId, Digest, Ending, ManifestOrder, Membership, Number, Outcome, StartFrom,
     StepRecord, Validation,
 };
 use dtrain_types::{Generation, Holding, Incarnation, Instance, MemberId, NodeId, Step};
@@ -189,6 +189,10 @@ pub enum Fact<'a> {
         /// As long as everybody waits.
         master: Duration,
     },
+    /// What the run ended with is on the disk.
+    EndingWritten(&'a Ending),
+    /// A member is told that the run is over, in good order.
+    ToldOver(MemberId),
     /// The run ended.
     Ended(&'a Outcome, Excuses),
     /// The run did not end in bounded time after the last fault.

@@ -84,11 +84,15 @@ pub enum Sabotage {
     HauntedNumbers,
     /// A supervisor that takes over does not read which validations are written down.
     UnreadValidation,
+    /// All are told that the run is over before its ending is on the disk.
+    EarlyEnding,
+    /// A supervisor that takes over does not read that the run has ended.
+    UnreadEnding,
 }
 
 impl Sabotage {
     /// All of them.
-    pub const ALL: [Self; 39] = [
+    pub const ALL: [Self; 41] = [
         Self::UnfencedFrames,
         Self::LeftTooEarly,
         Self::HalfCopy,
@@ -128,5 +132,7 @@ impl Sabotage {
         Self::ReusedNumber,
         Self::HauntedNumbers,
         Self::UnreadValidation,
+        Self::EarlyEnding,
+        Self::UnreadEnding,
     ];
 }

@@ -25,7 +25,7 @@ impl Supervisor {
     /// The one place that decides what a loss means.
     fn answer(&self, what: &What) -> Answer {
         match what {
-            _ if self.is_ending() => Answer::Note,
+            _ if self.is_done() => Answer::Note,
             // Another life would come to the same.
             What::Reported(failure) if !failure.is_accident() => Answer::Stop,
             What::Exited(ExitCause::NotStarted(_)) if self.generation == Generation(0) => Answer::Stop,

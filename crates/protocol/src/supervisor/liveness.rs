@@ -61,7 +61,7 @@ impl Supervisor {
         let times = [
             Some(self.beat_at),
             self.acknowledge_at,
-            self.trouble.regroup_at().filter(|_| !self.is_ending()),
+            self.trouble.regroup_at().filter(|_| !self.is_done()),
             self.next_start(),
             Some(phase),
             silence,
@@ -69,9 +69,12 @@ impl Supervisor {
         times.into_iter().flatten().min()
     }
 
-    /// When those that were told to leave, and then killed, are waited for no longer.
+    /// When those that were told to leave, and then killed, are waited for no longer, nor hosts that may have to be told.
     pub(super) fn given_up(&self) -> Instant {
-        self.leave_by() + self.config.timeouts.late
+        let given_up = self.leave_by() + self.config.timeouts.late;
+        self.recalls_until()
+            .filter(|_| self.phase == Phase::Finish)
+            .map_or(given_up, |until| until.max(given_up))
     }
 
     /// When those that were told to leave, and are still there, are killed. Hosts that have to call again after we stood still ourselves
@@ -157,7 +160,7 @@ impl Supervisor {
 
     /// Members whose silence counts.
     fn watched(&self) -> impl Iterator<Item = (MemberId, Watched)> {
-        let (leaving, needed) = (self.is_ending(), self.needed_for_the_state());
+        let (leaving, needed) = (self.is_done(), self.needed_for_the_state());
         self.slots.iter().filter(move |_| !leaving).filter_map(move |(member, slot)| {
             let (since, allowed, what): (_, _, fn(Duration) -> What) = match &slot.place {
                 Place::Live(life) => {
@@ -182,7 +185,7 @@ impl Supervisor {
                 supervisor.lost(now, member, what(now.since(since)), effects);
             }
         });
-        if self.trouble.regroup_at().is_some_and(|at| now >= at) {
+        if self.trouble.regroup_at().is_some_and(|at| now >= at && !self.is_done()) {
             self.mend(now, effects);
         }
         let running = matches!(self.phase, Phase::Form | Phase::Sync | Phase::Run);
@@ -238,6 +241,7 @@ impl Supervisor {
         Some(match self.phase {
             // It is told as soon as it is written down.
             Phase::Sync | Phase::Run if self.validations.awaits_judgement() => return None,
+            Phase::Run if self.is_done() => return None,
             // Steps that are made and not told yet are told as fast as they are written down.
             Phase::Form if self.recorded < self.progress.committed() => return None,
             Phase::Form if self.awaits_manifest() => return None,

@@ -4,6 +4,7 @@
 //! files beside it. It does not know processes, files or sockets, and asks its driver for everything by effects.
 
 mod checkpoint;
+mod ending;
 mod fault;
 mod forming;
 mod holders;
@@ -21,7 +22,7 @@ mod validation;
 mod verdict;
 
 use crate::bootstrap::Bootstrap;
-use crate::cause::{Cause, Failure, Outcome};
+use crate::cause::{Cause, Ending, Failure, Outcome};
 use crate::effect::{Event, SupervisorEffect};
 use crate::message::{
     Directive, Heartbeat, Membership, Pending, Report, ResumePoint, Stage, StartFrom, StopFlag,
@@ -67,6 +68,8 @@ pub struct TakenOver {
     pub validated: Option<(Epoch, Step)>,
     /// The step after which the run ends, where that validation was enough.
     pub enough: Option<Step>,
+    /// What the run ended with, where it had ended: then nothing is left but to tell whoever has not heard it.
+    pub ending: Option<Ending>,
     /// The node whose host led before, where this life leads from another one: that host may be gone with its supervisor.
     pub vacant: Option<NodeId>,
 }
@@ -174,6 +177,8 @@ pub struct Supervisor {
     refusals: Vec<Cause>,
     /// The bits of the stop flag that are asked for.
     stop: StopFlag,
+    /// What the run has ended with, while that is being written down.
+    unwritten_ending: Option<Ending>,
     /// How the run ends if nothing failed.
     ending: Option<Outcome>,
     /// When acknowledgements that wait are sent.
@@ -201,19 +206,20 @@ impl Supervisor {
         let leads = config.taken_over.map_or(Generation(0), |_| first);
         assert!(reserved >= first.max(leads.next()), "generation {first} is not reserved");
         let start = config.start.step();
-        assert!(start < config.schedule.last, "no step is left after {start} of {}", config.schedule.last);
         let resumed = if let StartFrom::Checkpoint(id) = config.start { Some(id) } else { None };
-        let TakenOver { recorded, validated, enough, .. } =
+        let TakenOver { recorded, validated, enough, ending, .. } =
             config.taken_over.unwrap_or(TakenOver { recorded: start, ..TakenOver::default() });
         assert!(recorded >= start, "step {start} of a checkpoint is not written down");
-        config.schedule.last = enough.unwrap_or(config.schedule.last);
+        let last = enough.unwrap_or(config.schedule.last);
+        assert!(start < last || ending.is_some(), "no step is left after {start} of {last}");
+        config.schedule.last = last;
         Self {
             nodes: BTreeMap::new(),
             past_boots: BTreeSet::new(),
             slots: BTreeMap::new(),
             generation: leads,
             reserved: (reserved, reserved),
-            phase: Phase::Join,
+            phase: if ending.is_some() { Phase::Finish } else { Phase::Join },
             since: Instant::ZERO,
             membership: Arc::default(),
             resume_point: ResumePoint::default(),
@@ -235,7 +241,8 @@ impl Supervisor {
             faults: BTreeMap::new(),
             refusals: Vec::new(),
             stop: StopFlag::default(),
-            ending: None,
+            unwritten_ending: None,
+            ending: ending.map(|ending| ending::outcome(ending, last)),
             acknowledge_at: None,
             beat_at: Instant::ZERO,
             forgiven: Instant::ZERO,
@@ -343,7 +350,7 @@ impl Supervisor {
     /// Takes in what a person or a scheduler asks.
     pub fn handle_request(&mut self, now: Instant, request: Request, effects: &mut Vec<SupervisorEffect>) {
         self.notice_standstill(now, effects);
-        if self.is_ending() || self.outcome.is_some() {
+        if self.is_done() || self.outcome.is_some() {
             return;
         }
         // Where nobody makes steps there is no boundary to wait for; what is written is written.
@@ -422,31 +429,6 @@ impl Supervisor {
                 return;
             }
         }
-    }
-
-    /// Whether the run is over but for the leaving.
-    fn is_ending(&self) -> bool {
-        matches!(self.phase, Phase::Finish | Phase::Stop)
-    }
-
-    /// Ends it all once every process is gone, or was given enough time to go.
-    fn try_end(&mut self, now: Instant, effects: &mut Vec<SupervisorEffect>) {
-        // What the last Reports say was done is done, whatever came after it.
-        self.commit(effects);
-        let all_gone = !self.slots.values().any(Slot::has_process);
-        if self.outcome.is_some() || self.checkpoints.is_writing() || !(all_gone || now >= self.given_up()) {
-            return;
-        }
-        let ended = self.ending.take().or_else(|| verdict::failed(&self.seen));
-        let mut outcome = ended.expect("a run ends in good order, by request or by a fault");
-        if let Outcome::NotEnough { causes, .. } = &mut outcome {
-            *causes = match verdict::failed(&self.seen) {
-                Some(Outcome::Failed { first, others }) => [vec![first], others].concat(),
-                _ => self.faults.values().cloned().collect(),
-            };
-        }
-        self.outcome = Some(outcome.clone());
-        effects.push(SupervisorEffect::Finish(Box::new(outcome)));
     }
 
     fn enter(&mut self, now: Instant, phase: Phase, effects: &mut Vec<SupervisorEffect>) {

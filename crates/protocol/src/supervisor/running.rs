@@ -1,10 +1,10 @@
-//! While steps are made: what Reports say of them, what is recorded, and when the generation or the run ends in good order.
+//! While steps are made: what Reports say of them, what is recorded, and when the generation ends in good order.
 //!
 //! This file does not know why a generation was formed, nor what a loss means.
 
 use super::checkpoint::Verdict;
 use super::{MAX_VERIFIED, Reduce, Supervisor, has_failed};
-use crate::cause::{Ending, Outcome, What};
+use crate::cause::What;
 use crate::effect::{Event, ManifestOrder, SupervisorEffect};
 use crate::message::{MAX_STEPS_IN_REPORT, Report, Stage, StopFlag};
 use crate::phase::Phase;
@@ -197,49 +197,6 @@ impl Supervisor {
             }
         }
         moved
-    }
-
-    /// Ends the run once all have made the last step and all that is due is recorded.
-    fn try_finish(&mut self, now: Instant, effects: &mut Vec<SupervisorEffect>) {
-        let Some(last) = self.progress.ended().filter(|_| self.phase == Phase::Run) else { return };
-        let mut ends = Vec::with_capacity(self.membership.participants.len());
-        for (member, life) in self.lives() {
-            match &life.stage {
-                Stage::Finished(finished) if life.generation == self.generation => {
-                    ends.push((member, *finished))
-                }
-                _ => return,
-            }
-        }
-        let (against, first) = ends[0];
-        let device_peak = ends.iter().filter_map(|(_, end)| end.device_peak).max();
-        for (member, end) in ends {
-            let (own, other) = (end.state_digest, first.state_digest);
-            let what = if end.step != last {
-                What::StepDiffers { own: end.step, other: last, against }
-            } else if own != other || end.digest != first.digest {
-                What::DigestDiffers { step: last, own, other, against }
-            } else {
-                continue;
-            };
-            return self.lost(now, member, what, effects);
-        }
-        let settled = self.validations.is_settled(last) && !self.validations.awaits_judgement();
-        let recorded = self.progress.committed() >= last && settled;
-        if !recorded || !self.checkpoints.is_settled() {
-            return;
-        }
-        let ending = Ending {
-            step: last,
-            digest: first.digest,
-            state_digest: first.state_digest,
-            checkpoint: self.checkpoints.newest(),
-            device_peak,
-        };
-        let drained = last < self.config.schedule.last;
-        self.ending =
-            Some(if drained { Outcome::Interrupted(Some(ending)) } else { Outcome::Finished(ending) });
-        self.enter(now, Phase::Finish, effects);
     }
 
     /// Whether every rank stands at the boundary after which the generation was asked to end, with all that was due there

@@ -76,13 +76,18 @@ impl Supervisor {
             true => self.find_lives(now, report),
             false => self.add_slots(now, report.node, report.ranks),
         }
-        self.nodes.insert(report.node, NodeView::new(now, report));
+        self.nodes.insert(report.node, self.first_view(now, report));
         let (node, host, ranks) = (report.node, report.host.clone(), report.ranks);
         effects.push(SupervisorEffect::Event(Event::NodeJoined { node, host, ranks }));
         self.start_due(now, effects);
         // Whoever was found is asked behind the order, which says on which node it is.
         self.order(report.node, effects);
         effects.extend(self.members_of(report.node).into_iter().filter_map(|member| self.question(member)));
+    }
+
+    /// What is known of a node that has just come. If the run is over, it is told so at once.
+    fn first_view(&self, now: Instant, report: &NodeReport) -> NodeView {
+        NodeView { dismissed: self.is_ending(), ..NodeView::new(now, report) }
     }
 
     pub(super) fn add_slots(&mut self, now: Instant, node: NodeId, count: u32) {
@@ -116,7 +121,7 @@ impl Supervisor {
             }
         }
         // A word of that life may still be on its way: it must not be taken for a third one.
-        let before = self.nodes.insert(report.node, NodeView::new(now, report));
+        let before = self.nodes.insert(report.node, self.first_view(now, report));
         self.past_boots.extend(before.map(|view| view.boot));
         // Who left with the node, or was given up there, comes back with it: somebody started it on purpose, and may have
         // given it another number of ranks.
@@ -155,11 +160,12 @@ impl Supervisor {
         if slot.incarnation != incarnation || !slot.has_process() {
             return;
         }
+        // Who was told to leave and leaves in good order is no fault, whichever life of the supervisor told it.
+        let left = self.is_ending() && *cause == ExitCause::Code(0);
         let ordered = match &slot.place {
             Place::Ending { .. } => true,
-            // Who was told to leave and leaves in good order is no fault.
-            Place::Live(life) => life.refused || (self.is_ending() && *cause == ExitCause::Code(0)),
-            _ => false,
+            Place::Live(life) => life.refused || left,
+            _ => left,
         };
         if !ordered {
             self.lost(now, member, What::Exited(cause.clone()), effects);
@@ -170,7 +176,7 @@ impl Supervisor {
             Place::Out => false,
             _ => self.slots[&member].is_hopeful(),
         };
-        let after = if next && !self.is_ending() { After::Restart } else { After::Nothing };
+        let after = if next && !self.is_done() { After::Restart } else { After::Nothing };
         self.vacate(now, member, after, effects);
     }
 
@@ -207,7 +213,7 @@ impl Supervisor {
 
     /// Issues the lives that are due.
     pub(super) fn start_due(&mut self, now: Instant, effects: &mut Vec<SupervisorEffect>) {
-        if self.is_ending() {
+        if self.is_done() {
             return;
         }
         let (mut touched, before) = (Vec::new(), self.before_first_life());
@@ -239,7 +245,7 @@ impl Supervisor {
             }
             _ => None,
         };
-        self.slots.values().filter_map(waits).min().filter(|_| !self.is_ending())
+        self.slots.values().filter_map(waits).min().filter(|_| !self.is_done())
     }
 
     /// Ends a life by force, if there is one.

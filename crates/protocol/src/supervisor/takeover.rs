@@ -10,7 +10,6 @@ use crate::effect::{Event, SupervisorEffect};
 use crate::host::NodeReport;
 use crate::message::Heartbeat;
 use crate::number::Number;
-use crate::timeouts::Timeouts;
 use dtrain_types::{Generation, Incarnation, Instant, MemberId, NodeId, Step};
 
 impl Supervisor {
@@ -52,6 +51,8 @@ impl Supervisor {
             let mut slot = Slot::new(report.node, now, life.incarnation);
             if life.ended.is_none() {
                 (slot.place, slot.found) = (Place::Starting { since: now }, report.instance);
+                // Where the run is over, whoever comes late is told to leave now, and not when the others were.
+                self.since = if self.is_ending() { now } else { self.since };
             }
             self.slots.insert(life.member, slot);
         }
@@ -72,13 +73,18 @@ impl Supervisor {
     /// Whether nodes of the life before may still call: they have twice `back` for it, since they first have to notice that their link is
     /// one of the past. That of the host that led has `late`: if it lives, it saw the end of its supervisor at once, and if its host is
     /// gone, all the others would wait for nobody. Every sign of life asks anew, so no time of its own is needed.
-    fn recalls(&self, now: Instant) -> bool {
-        let Timeouts { back, late, .. } = self.config.timeouts;
-        let known = self.nodes.len();
+    pub(super) fn recalls(&self, now: Instant) -> bool {
+        let late = self.config.timeouts.late;
         let vacant = self.config.taken_over.and_then(|before| before.vacant);
         let gone = vacant.is_some_and(|node| now >= self.since + late && !self.nodes.contains_key(&node));
-        let missing = known + usize::from(gone) < self.config.wanted_nodes as usize;
-        self.is_taking_over() && missing && now < self.since + back * 2
+        let missing = self.nodes.len() + usize::from(gone) < self.config.wanted_nodes as usize;
+        missing && self.recalls_until().is_some_and(|until| now < until)
+    }
+
+    /// When nobody is expected any more to call, if nodes of the life before are missing.
+    pub(super) fn recalls_until(&self) -> Option<Instant> {
+        let missing = self.nodes.len() < self.config.wanted_nodes as usize;
+        (self.is_taking_over() && missing).then(|| self.since + self.config.timeouts.back * 2)
     }
 
     /// Gives new members to nodes that have room for more than was found there, once nobody is expected who may have the numbers.

@@ -8,9 +8,10 @@ mod support;
 mod world;
 
 use dtrain_protocol::{
-    BootId, Decoder, Digest, Event, ExitCause, HEADER_BYTES, Limits, Member, MemberConfig, MemberEffect,
-    Message, Node, NodeConfig, NodeReport, Number, Phase, Report, Schedule, ShardFile, ShardOutcome,
-    ShardReport, Supervisor, SupervisorConfig, SupervisorEffect, ValidationPart, encode,
+    BootId, CheckpointEvery, Decoder, Digest, Event, ExitCause, Finished, HEADER_BYTES, Limits, Member,
+    MemberConfig, MemberEffect, Message, Node, NodeConfig, NodeReport, Number, Outcome, Phase, Report,
+    Schedule, ShardFile, ShardOutcome, ShardReport, Supervisor, SupervisorConfig, SupervisorEffect,
+    ValidationPart, encode,
 };
 use dtrain_types::{
     Bytes, CheckpointId, Epoch, Generation, Incarnation, Instant, MemberId, MicroRange, NodeId, Rank,
@@ -198,6 +199,57 @@ fn no_manifest_is_written_before_the_validations_up_to_its_step_are_recorded() {
         member.handle_validation(now, generation, part, effects);
     });
     assert_eq!(world.manifests, [id]);
+}
+
+/// 1. All have made the last step, and the ending is being written down.
+/// 2. A rank dies. *Unsafe*: the others are put together again without it, to do nothing.
+#[test]
+fn nobody_is_told_that_the_run_is_over_before_it_is_written_down_and_who_dies_meanwhile_is_not_missed() {
+    let usual = config(Generation(100));
+    let never = CheckpointEvery::Never;
+    let schedule = Schedule {
+        last: Step(3),
+        validation_micro_batches: 0,
+        verify: 0,
+        checkpoint: never,
+        ..usual.schedule
+    };
+    let mut world = World::of(SupervisorConfig { schedule, ..usual });
+    let (now, generation) = (world.now, world.supervisor.generation());
+    for member in world.members.keys().copied().collect::<Vec<_>>() {
+        let (digest, state_digest) = (Digest([1; 32]), Digest([7; 32]));
+        let finished = Finished { step: Step(3), digest, state_digest, device_peak: None };
+        assert_eq!(world.endings, []);
+        let mut effects = Vec::new();
+        world.members.get_mut(&member).expect("it lives").handle_finished(
+            now,
+            generation,
+            finished,
+            &mut effects,
+        );
+        world.run_member(member, effects);
+    }
+    assert_eq!(world.endings.len(), 1);
+    world.wait(1);
+    let until = world.now + 2 * timeouts().progress;
+    while world.now < until {
+        world.wait_for_the_deadline();
+    }
+    world.kill(MemberId(1));
+    world.wait_for_the_deadline();
+    assert_eq!((world.supervisor.phase(), world.supervisor.generation()), (Phase::Run, generation));
+    let says = |world: &World, phase| {
+        let of =
+            |message: &&Message| matches!(message, Message::Directive(directive) if directive.phase == phase);
+        world.said.iter().filter(of).count()
+    };
+    assert_eq!((says(&world, Phase::Finish), world.endings.len(), world.members.len()), (0, 1, 3));
+    let (now, mut effects) = (world.now, Vec::new());
+    world.supervisor.handle_ending(now, &mut effects);
+    world.run_supervisor(effects);
+    assert_eq!((world.supervisor.phase(), says(&world, Phase::Finish)), (Phase::Finish, 2));
+    [0, 2].into_iter().for_each(|member| world.leave(MemberId(member)));
+    assert!(matches!(world.supervisor.outcome(), Some(Outcome::Finished(end)) if *end == world.endings[0]));
 }
 
 /// Whoever holds shards lends the disk what it has, and updates it only when that is read; whoever copies its state goes on.

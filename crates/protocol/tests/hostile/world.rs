@@ -3,9 +3,9 @@
 
 use crate::support::{profile, timeouts};
 use dtrain_protocol::{
-    BOOTSTRAP_BYTES, BootId, Bootstrap, CheckpointEvery, Digest, Directive, ExitCause, Judgement, Left,
-    Limits, Loaded, Losses, Member, MemberConfig, MemberEffect, Message, Node, NodeConfig, NodeEffect, Phase,
-    Reduce, Report, Schedule, StartFrom, StepRecord, Supervisor, SupervisorConfig, SupervisorEffect,
+    BOOTSTRAP_BYTES, BootId, Bootstrap, CheckpointEvery, Digest, Directive, Ending, ExitCause, Judgement,
+    Left, Limits, Loaded, Losses, Member, MemberConfig, MemberEffect, Message, Node, NodeConfig, NodeEffect,
+    Phase, Reduce, Report, Schedule, StartFrom, StepRecord, Supervisor, SupervisorConfig, SupervisorEffect,
 };
 use dtrain_types::{
     BatchPlan, CheckpointId, Epoch, Generation, Holding, Instance, Instant, MemberId, NodeId, Rank, Seed,
@@ -32,6 +32,8 @@ pub struct World {
     pub deaf_disk: bool,
     /// What is to be recorded waits.
     pub slow_journal: bool,
+    /// How the run ended, as it is to be written down; it is not yet.
+    pub endings: Vec<Ending>,
 }
 
 /// What a member makes as rank 0 of a generation: nobody else makes the same, nor it in another generation.
@@ -100,6 +102,7 @@ impl World {
             manifests: Vec::new(),
             deaf_disk: reserved == Generation(1),
             slow_journal: false,
+            endings: Vec::new(),
         };
         world.supervisor.start(world.now);
         let mut effects = Vec::new();
@@ -161,6 +164,7 @@ impl World {
                     self.supervisor.handle_recorded(self.now, record.step, &mut effects);
                     self.run_supervisor(effects);
                 }
+                SupervisorEffect::WriteEnding(ending) => self.endings.push(ending),
                 SupervisorEffect::Validated(validation) => {
                     let mut effects = Vec::new();
                     self.supervisor.handle_judged(self.now, validation.epoch, Judgement::GoOn, &mut effects);
@@ -252,6 +256,15 @@ impl World {
 
     /// A process ends by a signal. The others go on, and it comes back.
     pub fn kill(&mut self, member: MemberId) {
+        self.ends(member, ExitCause::Signal(9));
+    }
+
+    /// A process ends in good order.
+    pub fn leave(&mut self, member: MemberId) {
+        self.ends(member, ExitCause::Code(0));
+    }
+
+    fn ends(&mut self, member: MemberId, cause: ExitCause) {
         let slots = self.said.iter().rev();
         let order = |word: &Message| match word {
             Message::NodeOrder(order) => order.members.iter().find(|life| life.member == member).copied(),
@@ -259,7 +272,7 @@ impl World {
         };
         let Some(life) = slots.filter_map(order).next() else { return };
         let (now, mut effects) = (self.now, Vec::new());
-        self.node.handle_ended(now, member, life.incarnation, ExitCause::Signal(9), &mut effects);
+        self.node.handle_ended(now, member, life.incarnation, cause, &mut effects);
         self.run_node(effects);
     }
 

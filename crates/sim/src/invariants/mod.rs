@@ -18,6 +18,7 @@ mod s11_nothing_undone;
 mod s12_no_torn_state;
 mod s13_holders;
 mod s14_current;
+mod s15_written_ending;
 
 use crate::fact::Invariant;
 
@@ -39,6 +40,7 @@ pub fn all() -> Vec<Box<dyn Invariant>> {
         Box::<s12_no_torn_state::NoTornState>::default(),
         Box::<s13_holders::HoldersAgree>::default(),
         Box::<s14_current::Current>::default(),
+        Box::<s15_written_ending::WrittenEnding>::default(),
         Box::<l1_finishes::Finishes>::default(),
         Box::<l2_no_needless_generation::NoNeedlessGeneration>::default(),
         Box::<l3_patient::Patient>::default(),

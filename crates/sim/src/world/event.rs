@@ -3,7 +3,7 @@
 use crate::Life;
 use crate::world::{News, Parcel, ShardJob};
 use dtrain_protocol::{
-    BootId, Directive, ExitCause, Heartbeat, Input, ManifestOrder, NodeOrder, StepRecord, Validation,
+    BootId, Directive, Ending, ExitCause, Heartbeat, Input, ManifestOrder, NodeOrder, StepRecord, Validation,
 };
 use dtrain_types::{Generation, MemberId, NodeId};
 
@@ -57,6 +57,8 @@ pub(super) enum Entry {
     Step(StepRecord),
     /// A validation.
     Validation(Validation),
+    /// What the run ended with.
+    Ending(Ending),
 }
 
 /// Something that stands still.

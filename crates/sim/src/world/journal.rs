@@ -33,6 +33,7 @@ impl World {
                 };
                 Input::Judged(validation.epoch, judgement)
             }
+            Entry::Ending(_) => Input::Ending,
         };
         self.supervisor.feed(now, &input, effects);
     }
@@ -54,6 +55,10 @@ impl World {
                 let last = validation.step.0 >= self.settings.steps;
                 let enough = last && self.settings.ends == EndsBy::Judgement;
                 self.on_disk.enough = enough.then_some(validation.step);
+            }
+            Entry::Ending(ending) => {
+                self.fact(&Fact::EndingWritten(ending));
+                self.on_disk.ending = Some(*ending);
             }
         }
     }

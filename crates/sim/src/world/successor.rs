@@ -1,6 +1,6 @@
 //! The end of the supervisor's process, and the one that takes its place: it knows what is on the disk, and nothing else.
 
-use super::event::{Event, is_of_supervisor};
+use super::event::{Entry, Event, is_of_supervisor};
 use super::network::Block;
 use super::settings::RESERVED;
 use super::{Sleep, World};
@@ -73,19 +73,15 @@ impl World {
         self.reserved = Generation(first.0 + RESERVED.0).max(self.reserved);
         let before = super::settings::config(&self.settings, &job, self.times);
         let last = self.on_disk.enough.unwrap_or(before.schedule.last);
-        if let Some(id) = newest.filter(|id| id.step >= last) {
-            // Everything is done; it only says so.
+        if let Some(id) = newest.filter(|id| id.step >= last && self.on_disk.ending.is_none()) {
+            // Everything is done; whoever is still there is told so.
             let order = self.disk.manifest(id).expect("it is one of them");
             let (step, digest, state_digest) = (id.step, order.digest, order.state_digest);
-            return self.end(Outcome::Finished(Ending {
-                step,
-                digest,
-                state_digest,
-                checkpoint: Some(id),
-                device_peak: None,
-            }));
+            let ending = Ending { step, digest, state_digest, checkpoint: Some(id), device_peak: None };
+            self.note_written(&Entry::Ending(ending));
         }
-        if self.excuses.drained && self.hosts.iter().all(|host| host.node.is_none()) {
+        let ended = self.on_disk.ending.is_some();
+        if self.excuses.drained && !ended && self.hosts.iter().all(|host| host.node.is_none()) {
             // All had left before it could say so.
             return self.end(Outcome::Interrupted(None));
         }
@@ -93,7 +89,8 @@ impl World {
         self.excuses.drained |= self.hosts.iter().any(|host| host.leaves);
         let unread = self.breaks(Sabotage::UnreadValidation);
         let validated = self.on_disk.validated.filter(|_| !unread);
-        let known = TakenOver { validated, vacant: self.vacant, ..self.on_disk };
+        let ending = self.on_disk.ending.filter(|_| !self.breaks(Sabotage::UnreadEnding));
+        let known = TakenOver { validated, ending, vacant: self.vacant, ..self.on_disk };
         let config = SupervisorConfig {
             instance: Instance(77 + first.0),
             start: newest.map_or(StartFrom::Fresh, StartFrom::Checkpoint),

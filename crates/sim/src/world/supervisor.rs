@@ -129,6 +129,9 @@ impl World {
                         );
                     }
                     let member = directive.member;
+                    if directive.phase == Phase::Finish {
+                        self.fact(&Fact::ToldOver(member));
+                    }
                     self.send_down(member, Event::Directive(directive));
                 }
                 SupervisorEffect::Beat(beat) => self.send_down(beat.member, Event::BeatDown(beat)),
@@ -147,6 +150,13 @@ impl World {
                 SupervisorEffect::Validated(validation) => {
                     self.mark(12, &[validation.epoch.0.into(), validation.trailer.loss.to_bits()]);
                     self.enter_journal(Entry::Validation(validation));
+                }
+                SupervisorEffect::WriteEnding(ending) => {
+                    self.mark(14, &[ending.step.0]);
+                    if self.breaks(Sabotage::EarlyEnding) {
+                        self.push(MICRO, Event::Told(Input::Ending));
+                    }
+                    self.enter_journal(Entry::Ending(ending));
                 }
                 SupervisorEffect::WriteManifest(order) => {
                     self.mark(13, &[order.id.step.0]);

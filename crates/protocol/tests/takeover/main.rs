@@ -3,222 +3,24 @@
 //!
 //! Words are made by hand here, one machine at a time: what all of them do together is the simulator's.
 
+#[path = "../support/mod.rs"]
 mod support;
+mod world;
 
 use dtrain_protocol::{
-    BootId, CheckpointEvery, Digest, Directive, Event, ExitCause, Heartbeat, Left, LifeOrder, LifeReport,
-    Limits, Loaded, Losses, Member, MemberConfig, MemberEffect, Membership, NodeOrder, NodeReport, Number,
-    Participant, Pending, Phase, Reduce, Report, ResumePoint, Schedule, Stage, StartFrom, StateSource,
-    StepRecord, StopFlag, Supervisor, SupervisorConfig, SupervisorEffect, TakenOver,
+    Digest, Directive, Heartbeat, Left, Limits, Loaded, Member, MemberConfig, MemberEffect, Membership,
+    NodeReport, Number, Outcome, Participant, Pending, Phase, ResumePoint, StartFrom, StateSource,
+    StepRecord, StopFlag, Supervisor,
 };
 use dtrain_types::{
-    BatchPlan, CheckpointId, Epoch, Generation, Holding, Incarnation, Instance, Instant, MemberId,
-    MicroRange, NodeId, Seed, Step, Trailer,
+    CheckpointId, Epoch, Generation, Holding, Incarnation, Instance, Instant, MemberId, MicroRange, NodeId,
+    Step, Trailer,
 };
-use std::collections::BTreeMap;
 use std::time::Duration;
 use support::{profile, timeouts};
-
-/// The supervisor that died, and the one that takes over.
-const BEFORE: Instance = Instance(1);
-const OURS: Instance = Instance(2);
-/// The generation in which the members were, and the one by which we lead.
-const LAST: Generation = Generation(5);
-const LEADS: Generation = Generation(10);
-/// What is written down.
-const RECORDED: Step = Step(8);
-
-/// A supervisor for 4 ranks on 2 hosts.
-fn config(taken_over: Option<TakenOver>) -> SupervisorConfig {
-    let schedule = Schedule {
-        last: Step(1_000),
-        steps_per_epoch: 100,
-        checkpoint: CheckpointEvery::Never,
-        validation_micro_batches: 0,
-        verify: 0,
-    };
-    SupervisorConfig {
-        instance: OURS,
-        wanted_nodes: 2,
-        most_nodes: 2,
-        most_ranks: 4,
-        min_ranks: 1,
-        join_timeout: Duration::from_secs(60),
-        timeouts: timeouts(),
-        losses: Losses::AreReplaced { max_restarts: 10 },
-        reduce: Reduce::Exact,
-        sharded: None,
-        balance: false,
-        batches: BatchPlan::new(Seed(1), 800, 8, 1).expect("steps of eight"),
-        schedule,
-        start: StartFrom::Fresh,
-        taken_over,
-        first_generation: LEADS,
-        reserved: Generation(20),
-    }
-}
-
-/// A supervisor that takes over, and the newest order that each node has from it.
-struct World {
-    now: Instant,
-    supervisor: Supervisor,
-    numbers: u64,
-    orders: BTreeMap<NodeId, NodeOrder>,
-    asked: Vec<MemberId>,
-    directed: Vec<MemberId>,
-    faults: Vec<MemberId>,
-    /// Who has answered, and how: they say it again and again.
-    answered: BTreeMap<u32, Answer>,
-}
-
-/// Where a member stands, and whom it obeys.
-#[derive(Clone, Copy)]
-struct Answer {
-    generation: Generation,
-    applied: Step,
-    obeys: Instance,
-}
-
-/// The answer of a member that was in the last generation.
-fn at(applied: u64) -> Answer {
-    Answer { generation: LAST, applied: Step(applied), obeys: BEFORE }
-}
-
-impl World {
-    fn new() -> Self {
-        Self::elsewhere(None)
-    }
-
-    /// The host of this node led before.
-    fn elsewhere(vacant: Option<NodeId>) -> Self {
-        let known = TakenOver { recorded: RECORDED, validated: None, enough: None, vacant };
-        let mut supervisor = Supervisor::new(config(Some(known)));
-        supervisor.start(Instant::ZERO);
-        let (orders, answered) = (BTreeMap::new(), BTreeMap::new());
-        let (asked, directed, faults) = (Vec::new(), Vec::new(), Vec::new());
-        Self { now: Instant::ZERO, supervisor, numbers: 0, orders, asked, directed, faults, answered }
-    }
-
-    fn does(&mut self, effects: Vec<SupervisorEffect>) {
-        for effect in effects {
-            match effect {
-                SupervisorEffect::Order(order) => {
-                    self.orders.insert(order.node, *order);
-                }
-                SupervisorEffect::Beat(beat) => self.asked.push(beat.member),
-                SupervisorEffect::Send(directive) => self.directed.push(directive.member),
-                SupervisorEffect::Event(Event::Fault(cause)) => self.faults.push(cause.member),
-                _ => {}
-            }
-        }
-    }
-
-    fn number(&mut self) -> Number {
-        self.numbers += 1;
-        Number(self.numbers)
-    }
-
-    /// What a host says that offers two ranks and obeyed our predecessor, if it has lives.
-    fn host(&mut self, node: u32, lives: &[LifeReport]) -> NodeReport {
-        NodeReport {
-            instance: Some(BEFORE).filter(|_| !lives.is_empty()),
-            generation: LAST,
-            node: NodeId(node),
-            boot: BootId(1),
-            number: self.number(),
-            seen: Number(3),
-            host: "a".into(),
-            ranks: 2,
-            lives: lives.to_vec(),
-            leaving: false,
-        }
-    }
-
-    fn calls(&mut self, node: u32, lives: &[LifeReport]) {
-        let report = self.host(node, lives);
-        self.node_says(&report);
-    }
-
-    /// A host starts anew.
-    fn boots(&mut self, node: u32, boot: u64) {
-        let report = NodeReport { boot: BootId(boot), ..self.host(node, &[]) };
-        self.node_says(&report);
-    }
-
-    fn node_says(&mut self, report: &NodeReport) {
-        let (now, mut effects) = (self.now, Vec::new());
-        self.supervisor.handle_node_report(now, report, &mut effects);
-        self.does(effects);
-    }
-
-    fn answers(&mut self, member: u32, answer: Answer) {
-        self.answered.insert(member, answer);
-        let Answer { generation, applied, obeys } = answer;
-        let report = Report {
-            instance: Some(obeys),
-            generation,
-            member: MemberId(member),
-            incarnation: Incarnation(1),
-            number: self.number(),
-            seen: Number(3),
-            profile: profile(),
-            stage: Stage::Running,
-            activity: dtrain_protocol::Activity::Idle,
-            applied: Some(applied),
-            holding: Holding::whole(),
-            bootstrap: None,
-            verified: None,
-            steps: Vec::new(),
-            validations: Vec::new(),
-            shards: Vec::new(),
-        };
-        let (now, mut effects) = (self.now, Vec::new());
-        self.supervisor.handle_report(now, &report, &mut effects);
-        self.does(effects);
-    }
-
-    /// Time passes, in steps that are no standstill.
-    fn wait(&mut self, milliseconds: u64) {
-        for _ in 0..milliseconds / 50 {
-            self.now = self.now + Duration::from_millis(50);
-            let (now, mut effects) = (self.now, Vec::new());
-            self.supervisor.handle_timeout(now, &mut effects);
-            self.does(effects);
-            self.answered.clone().into_iter().for_each(|(member, answer)| self.answers(member, answer));
-        }
-    }
-
-    /// What a node is to have in a slot.
-    fn ordered(&self, node: u32, member: u32) -> Option<LifeOrder> {
-        let order = self.orders.get(&NodeId(node))?;
-        order.members.iter().find(|life| life.member == MemberId(member)).copied()
-    }
-
-    /// Whether a node is to keep the first life of a slot.
-    fn is_kept(&self, node: u32, member: u32) -> bool {
-        self.ordered(node, member).is_some_and(|life| life.alive && life.incarnation == Incarnation(1))
-    }
-
-    fn members(&self) -> Vec<u32> {
-        self.supervisor.membership().participants.iter().map(|participant| participant.member.0).collect()
-    }
-}
-
-fn lives(member: u32) -> LifeReport {
-    LifeReport { member: MemberId(member), incarnation: Incarnation(1), ended: None }
-}
-
-fn ended(member: u32) -> LifeReport {
-    LifeReport { ended: Some(ExitCause::Signal(9)), ..lives(member) }
-}
-
-/// Members 0 and 1 are on host 0, 2 and 3 on host 1, and both hosts have called.
-fn found() -> World {
-    let mut world = World::new();
-    world.calls(0, &[lives(0), lives(1)]);
-    world.calls(1, &[lives(2), lives(3)]);
-    world
-}
+use world::{
+    Answer, BEFORE, LAST, LEADS, OURS, RECORDED, World, at, config, ended, ending, found, left, lives,
+};
 
 #[test]
 fn all_that_are_found_are_asked_until_they_answer_and_then_form_the_next_generation() {
@@ -321,6 +123,59 @@ fn the_host_that_led_before_is_not_waited_for_as_long_as_others() {
     [0, 1].into_iter().for_each(|member| world.answers(member, at(8)));
     world.wait(4_900);
     assert_eq!(world.supervisor.generation(), LEADS, "those of host 1 may be ahead");
+}
+
+/// 1. All are told that the run is over. Host 0 has gone, and host 1 stands still with its ranks when the supervisor dies.
+/// 2. *Unsafe*: whoever takes over waits for the state, starts anew who has left, and calls the run lost.
+#[test]
+fn where_the_run_had_ended_whoever_has_not_heard_it_is_told_and_nobody_is_started() {
+    let mut world = World::over(RECORDED);
+    world.wait(4_000);
+    assert_eq!(world.supervisor.outcome(), None, "hosts may call that have not heard it");
+    world.calls(1, &[lives(2), left(3)]);
+    assert!(world.orders[&NodeId(1)].leave);
+    assert_eq!(world.asked, [MemberId(2)]);
+    world.answers(2, at(8));
+    assert_eq!(world.dismissed, [MemberId(2)]);
+    world.wait(900);
+    assert_eq!(world.supervisor.outcome(), None, "whoever was told late has as long as the others");
+    assert!(world.is_kept(1, 2) && !world.is_kept(1, 3));
+    world.answered.clear();
+    let report = world.host(1, &[left(2), left(3)]);
+    world.node_says(&NodeReport { instance: Some(OURS), generation: LEADS, ..report });
+    world.wait(4_000);
+    assert_eq!(world.supervisor.outcome(), None, "host 0 may have restarted with the supervisor");
+    world.wait(200);
+    assert_eq!(world.supervisor.outcome(), Some(&Outcome::Finished(ending(RECORDED))));
+    assert_eq!((world.faults, world.supervisor.generation()), (Vec::new(), LEADS));
+}
+
+#[test]
+fn where_the_run_had_ended_one_that_does_not_go_is_ended_and_one_that_left_before_it_answered_is_no_fault() {
+    let mut world = World::over(RECORDED);
+    world.calls(0, &[lives(0), lives(1)]);
+    world.calls(1, &[left(2), left(3)]);
+    world.answers(0, at(8));
+    let report = world.host(0, &[lives(0), left(1)]);
+    world.node_says(&NodeReport { instance: Some(OURS), generation: LEADS, ..report });
+    world.wait(900);
+    assert!(world.is_kept(0, 0));
+    world.wait(200);
+    assert!(!world.is_kept(0, 0), "it stands still");
+    assert_eq!(world.supervisor.outcome(), None);
+    world.answered.clear();
+    let report = world.host(0, &[ended(0), left(1)]);
+    world.node_says(&NodeReport { instance: Some(OURS), generation: LEADS, ..report });
+    assert_eq!(world.supervisor.outcome(), Some(&Outcome::Finished(ending(RECORDED))), "all hosts are there");
+    assert_eq!(world.faults, []);
+}
+
+#[test]
+fn a_run_that_was_drained_is_no_finished_one_for_whoever_takes_over() {
+    let mut world = World::over(Step(7));
+    world.calls(0, &[left(0), left(1)]);
+    world.calls(1, &[left(2), left(3)]);
+    assert_eq!(world.supervisor.outcome(), Some(&Outcome::Interrupted(Some(ending(Step(7))))));
 }
 
 /// 1. A supervisor takes over. Host 0 has its order, and member 1 has only been asked when it dies, too.
