@@ -376,6 +376,20 @@ fn a_supervisor_that_dies_while_all_leave_is_followed_by_one_that_knows_the_end(
 }
 
 #[test]
+fn a_host_that_was_left_out_long_ago_does_not_take_the_run_back_when_the_others_die() {
+    // Given that host 1 is cut off, and host 0 goes on without it and writes checkpoints; when host 0 dies with the supervisor, and host 1
+    // can be heard again.
+    let cut = |at| Planned { victim: Some(6), ..when(FaultKind::Partition, Situation::Compute, at, 3_500) };
+    let die = |seed| when(FaultKind::SupervisorCrash, Situation::Compute, 150 + seed as u32 % 40, 2_300);
+    let mut behind = 0;
+    for seed in 0..40 {
+        let report = given(seed, &[cut(70), die(seed)]);
+        behind += says(finishes(&report), "Resumed");
+    }
+    assert!(behind > 0, "somebody else had the state each time");
+}
+
+#[test]
 fn a_rank_that_stood_still_while_others_went_on_without_it_is_not_let_in_by_the_next_supervisor() {
     // Given ranks that share a state; when one stands still, the supervisor dies and the next one goes on without it; and when that dies,
     // too, and the rank wakes while the third one asks; then it has been ended before the others changed what they share.

@@ -1,6 +1,6 @@
 //! The sweep as part of every test run: fixed seeds, so that a change of the protocol that breaks one is seen at once.
 
-use dtrain_sim::{DataPlane, Settings, simulate};
+use dtrain_sim::{DataPlane, FaultKind, Faults, Settings, simulate};
 use dtrain_simulations::{Limit, Sweep, sweep};
 use dtrain_types::{Remirror, ShardLevel};
 
@@ -42,4 +42,10 @@ fn seeds_that_once_broke_something_break_nothing_any_more() {
     }
     // A supervisor died while all left, and whoever took over knew every step and no end.
     swept(Settings::of(987_711_381_000_600), 1);
+    // Whoever took over went on with ranks that had been left out long before, although a checkpoint had what was made since.
+    swept(Settings::of(600_024_990), 1);
+    // Ranks that waited in a collective for a digest said that they save, and one of them was taken for the one that hung.
+    let mut dies = FaultKind::ALL.to_vec();
+    dies.extend([FaultKind::SupervisorCrash; 23]);
+    swept(Settings { faults: Faults::Drawn(dies), ..Settings::of(500_043_550) }, 1);
 }

@@ -222,11 +222,19 @@ impl Compute {
         Ok(())
     }
 
+    /// What looks at all of a state of which each rank has some shards is a collective: whoever waits in it waits for somebody who does not.
+    fn looks_at_all(&mut self) {
+        if self.parts.replica.sharding().is_some() {
+            self.controls.set_activity(Activity::Reducing);
+        }
+    }
+
     /// The last words of a run that is over.
     fn finish(&mut self, plane: &mut DataPlane) -> Result<(), Broke> {
         self.profiler.end();
         // Before the last word, so that whoever hears it finds the part.
         self.profiler.write();
+        self.looks_at_all();
         let replica = self.parts.replica.as_mut();
         let device_peak = replica.keeping().map(|keeper| keeper.peak_memory());
         let (digest, state_digest) = kept_state::digests(plane, replica)?;
@@ -472,6 +480,7 @@ impl Work<'_> {
     }
 
     fn verify(&mut self, step: Step) -> Result<(), Broke> {
+        self.compute.looks_at_all();
         let Compute { parts, profiler, news, generation, .. } = &mut *self.compute;
         profiler.skip();
         let digest = kept_state::state_digest(&mut self.plane, parts.replica.as_mut())?;
@@ -484,6 +493,7 @@ impl Work<'_> {
     fn save(&mut self, step: Step) -> Result<(), Broke> {
         let Assignment { generation, rank, .. } = self.plane.membership;
         let id = CheckpointId { generation, step };
+        self.compute.looks_at_all();
         let Compute { parts, profiler, agenda, saver, specs, .. } = &mut *self.compute;
         let (plane, replica) = (&mut self.plane, parts.replica.as_mut());
         let tensors = kept_state::tensors(plane, replica, specs);

@@ -117,8 +117,11 @@ impl Supervisor {
             }
             self.leave_out_the_silent(now, effects);
             self.drop_the_forgotten(now, effects);
-            let able = self.able().collect();
-            self.form(now, able, effects);
+            let able: Vec<MemberId> = self.able().collect();
+            // Whoever was dropped comes again, without a state.
+            if able.len() >= least {
+                self.form(now, able, effects);
+            }
         }
     }
 

@@ -136,6 +136,9 @@ impl Supervisor {
     ///
     /// 1. Host 1 is cut off at step 8. It is held to be lost; the others go on, and the order that ends its ranks is on its way.
     /// 2. The supervisor dies at step 30, the cut is mended, and all are found.
+    ///
+    /// Nor are they kept where nobody else is left, and a checkpoint has what the others made: whoever was in the generation that wrote it
+    /// is one step behind it at most.
     pub(super) fn drop_the_forgotten(&mut self, now: Instant, effects: &mut Vec<SupervisorEffect>) {
         if !self.is_taking_over() {
             return;
@@ -145,8 +148,10 @@ impl Supervisor {
             Some((life.generation, life.applied?))
         };
         let Some(newest) = self.slots.values().filter_map(stands).max() else { return };
-        let is_behind =
-            |(generation, applied): (Generation, Step)| generation < newest.0 && applied.next() < newest.1;
+        let are_all_behind = newest.1.next() < self.start_from().step();
+        let is_behind = |(generation, applied): (Generation, Step)| {
+            are_all_behind || generation < newest.0 && applied.next() < newest.1
+        };
         let behind = |slot: &Slot| stands(slot).is_some_and(is_behind);
         let forgotten: Vec<MemberId> =
             self.slots.iter().filter(|(_, slot)| behind(slot)).map(|(member, _)| *member).collect();

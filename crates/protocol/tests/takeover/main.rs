@@ -10,7 +10,7 @@ mod world;
 use dtrain_protocol::{
     Digest, Directive, Heartbeat, Left, Limits, Loaded, Member, MemberConfig, MemberEffect, Membership,
     NodeReport, Number, Outcome, Participant, Pending, Phase, ResumePoint, StartFrom, StateSource,
-    StepRecord, StopFlag, Supervisor,
+    StepRecord, StopFlag, Supervisor, SupervisorConfig, TakenOver,
 };
 use dtrain_types::{
     CheckpointId, Epoch, Generation, Holding, Incarnation, Instance, Instant, MemberId, MicroRange, NodeId,
@@ -123,6 +123,22 @@ fn the_host_that_led_before_is_not_waited_for_as_long_as_others() {
     [0, 1].into_iter().for_each(|member| world.answers(member, at(8)));
     world.wait(4_900);
     assert_eq!(world.supervisor.generation(), LEADS, "those of host 1 may be ahead");
+}
+
+/// 1. Host 1 is cut off at step 3. The others go on without it; all that they made up to step 8 is in a checkpoint.
+/// 2. They die with the supervisor, and host 1 is found. *Unsafe*: it goes on with step 3.
+#[test]
+fn who_is_behind_the_newest_checkpoint_begins_anew_from_it_and_one_step_is_not_behind() {
+    let id = CheckpointId { generation: LAST, step: RECORDED };
+    for (applied, kept) in [(7, true), (6, false)] {
+        let config = config(Some(TakenOver { recorded: RECORDED, ..TakenOver::default() }));
+        let mut world = World::of(SupervisorConfig { start: StartFrom::Checkpoint(id), ..config });
+        world.calls(0, &[]);
+        world.calls(1, &[lives(2), lives(3)]);
+        [2, 3].into_iter().for_each(|member| world.answers(member, at(applied)));
+        assert_eq!((world.is_kept(1, 2), world.is_kept(1, 3)), (kept, kept), "at {applied}");
+        assert_eq!(world.members(), if kept { vec![2, 3] } else { vec![] }, "at {applied}");
+    }
 }
 
 /// 1. All are told that the run is over. Host 0 has gone, and host 1 stands still with its ranks when the supervisor dies.

@@ -181,8 +181,9 @@ impl Compute {
             Doing::Micro(_) | Doing::Offer(..) | Doing::Update(_) | Doing::UpdateShare(_) => {
                 Activity::Computing
             }
-            Doing::Reduce | Doing::Agree | Doing::Meet | Doing::Gather => Activity::Reducing,
-            Doing::GatherAll(_) => Activity::Saving,
+            Doing::Reduce | Doing::Agree | Doing::Meet | Doing::Gather | Doing::GatherAll(_) => {
+                Activity::Reducing
+            }
             Doing::Evaluate(..) => Activity::Validating,
             // Whoever computes does not say so each time that it waits for a window.
             Doing::Pass(windowed) => match &windowed.pass {

@@ -1,5 +1,5 @@
-//! S7: the resume point is the newest manifest of the lineage, and no manifest is lost; one that is due at the step that a
-//! generation begins with is written, or given up aloud.
+//! S7: the resume point is the newest manifest of the lineage, where members do not hold what it has, and no manifest is lost; one that is due
+//! at the step that a generation begins with is written, or given up aloud.
 
 use crate::fact::{Fact, Invariant};
 use crate::job::Oracle;
@@ -25,9 +25,15 @@ impl Invariant for NewestManifest {
 
     fn see(&mut self, fact: &Fact<'_>, oracle: &Oracle) -> Result<(), String> {
         match fact {
-            Fact::ResumePoint { generation, .. } => {
+            Fact::ResumePoint { generation, step, .. } => {
                 self.named = *generation;
-                Ok(())
+                // One that had not made the step of the manifest yet goes on with the one before, and makes it again.
+                match self.written.last() {
+                    Some(written) if step.next() < *written => Err(format!(
+                        "{generation} goes on with step {step}, and step {written} is on the disk"
+                    )),
+                    _ => Ok(()),
+                }
             }
             Fact::Resumed(from, on_disk) => {
                 self.back = Some((self.named, from.step()));
@@ -82,7 +88,8 @@ mod tests {
     use super::super::testing::{first_bad, oracle};
     use super::*;
     use crate::fact::Excuses;
-    use dtrain_protocol::{Digest, Ending};
+    use dtrain_protocol::{Digest, Ending, ManifestOrder, Membership};
+    use dtrain_types::Fingerprint;
 
     #[test]
     fn a_resume_from_an_older_one_and_a_manifest_that_is_lost_are_found() {
@@ -93,6 +100,30 @@ mod tests {
         assert_eq!(first(Fact::Resumed(StartFrom::Checkpoint(id(7)), &disk)), Some(0));
         assert_eq!(first(Fact::Resumed(StartFrom::Fresh, &disk)), Some(0));
         assert_eq!(first(Fact::Complete(Some(id(21)), &disk)), Some(0));
+    }
+
+    #[test]
+    fn a_generation_that_goes_on_with_an_older_state_than_the_disk_has_is_found() {
+        let digest = Digest([0; 32]);
+        let order = ManifestOrder {
+            id: CheckpointId { generation: Generation(1), step: Step(7) },
+            shards: Vec::new(),
+            digest,
+            state_digest: digest,
+            fingerprint: Fingerprint { isa: "scalar".to_owned(), self_test: digest, kernel_revision: 1 },
+            membership: Membership::default(),
+        };
+        let goes_on = |step| Fact::ResumePoint {
+            generation: Generation(2),
+            step: Step(step),
+            committed: Step(9),
+            written: Step(9),
+            held: Some(Step(step)),
+        };
+        let first = |step| {
+            first_bad(NewestManifest::default(), &oracle(), &[Fact::Renamed(&order, Ok(())), goes_on(step)])
+        };
+        assert_eq!([first(5), first(6), first(9)], [Some(1), None, None]);
     }
 
     #[test]
