@@ -4,6 +4,7 @@
 //! On the driver of `crates/fake-cuda` and the libraries of `crates/fake-cublaslt` and `crates/fake-cudnn`, each of whose algorithms adds up in
 //! another order. What these tests compute is small: a variable says from which size on a library is asked.
 
+use crate::harness::files::npy;
 use crate::harness::gpus::Host;
 use crate::harness::turn::has_turn;
 use crate::harness::{CNN, Finished, GPT, MLP, Running, Signal, dtrain, finish, signal};
@@ -115,6 +116,39 @@ fn every_world_has_the_same_bits_with_products_of_the_library_and_others_than_wi
     // Another model has other shapes: they come beside the first ones.
     machine.train(&format!("{} devices=cuda:0 ranks=1", bf16(GPT))).said("large products by cuBLASLt");
     assert!(algorithms(kept).len() > chosen.len() && machine.kept().len() == 1);
+}
+
+/// What goes back from one place of a sequence to the one before is added to halves; so are Muon's products.
+#[test]
+fn the_library_adds_to_halves_what_recurrent_models_and_muon_add_there() {
+    if !has_turn(8) {
+        return;
+    }
+    let Some(machine) = Machine::new() else { return };
+    let values: Vec<u8> = (0..80 * 27).map(|i| (i * 37 % 251) as u8).collect();
+    let classes: Vec<u8> = (0..80).map(|i: u8| i % 5 % 4).collect();
+    for (name, bytes) in [("x.npy", npy("|u1", &[80, 3, 9], &values)), ("y.npy", npy("|u1", &[80], &classes))]
+    {
+        std::fs::write(machine.host.path().join(name), bytes).expect("an array");
+    }
+    let lstm =
+        "model.kind=lstm data.kind=npy data.inputs=x.npy data.targets=y.npy model.layers=2 model.width=16";
+    let muon = "model.kind=mlp model.hidden=[48,48] optimizer.kind=muon";
+    for (name, model) in [("lstm", lstm), ("muon", muon)] {
+        let model = format!("{} global_batch=40 micro_batch=8", bf16(model));
+        let one = machine.train(&format!("{model} devices=cuda:0 ranks=1 run_dir={name}"));
+        let chosen = algorithms(&machine.host.path().join(name).join("libraries.json"));
+        let adds = |line: &&str| line.contains("\"adds\":true") && line.contains("\"numbers\":\"bf16\"");
+        let by_it = chosen.lines().filter(adds).filter(|line| !line.ends_with("null"));
+        assert!(by_it.count() > 0, "{name}\n{chosen}");
+        for how in ["cuda:0 ranks=2", "cuda:0,1 ranks=3"] {
+            assert_eq!(
+                machine.train(&format!("{model} devices={how}")).digest(),
+                one.digest(),
+                "{name} on {how}"
+            );
+        }
+    }
 }
 
 #[test]

@@ -70,7 +70,6 @@ extern "C" __global__ void __launch_bounds__(256) NAME(sgd_momentum_, )(
     }
 }
 
-
 // A step along a way that was found of a whole matrix.
 extern "C" __global__ void __launch_bounds__(256) NAME(along_, )(
     const Stored* way, float* p, Stored* rounded, u64 len, float scale, float decay, float step, const float* found) {

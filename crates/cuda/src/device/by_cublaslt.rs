@@ -11,7 +11,7 @@ use crate::libraries::cublaslt::{Matrices, ProductWorkspace, WORKSPACE};
 use crate::libraries::product::{Finish, ProductKey};
 use crate::operations::{hold, pitch_of, product_of_linear};
 use crate::values::{Storage, Values, ValuesMut};
-use dtrain_engine::device::{Activation, Gelu, LinearShape, Operands, Product, Write};
+use dtrain_engine::device::{Activation, Gelu, LinearShape, Operands, Product};
 
 impl CudaDevice {
     /// The products that a library might be asked for, since the device was made: with what a library chose for them another device
@@ -81,10 +81,6 @@ impl CudaDevice {
         with: Finished<'_>,
     ) -> bool {
         let c = c.read();
-        if shape.write == Write::Add && c.storage() != Storage::F32 {
-            // What goes back from one place of a sequence to the one before, and Muon's: rounded once by dtrain's own.
-            return false;
-        }
         let Some(key) =
             Numbers::of(self.precision()).and_then(|reads| key_of(reads, shape, c.storage(), with.finish))
         else {

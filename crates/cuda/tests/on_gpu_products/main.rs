@@ -33,6 +33,8 @@ enum Kind {
     /// GELU of it, by the hyperbolic tangent.
     ForwardGelu,
     Inputs,
+    /// Added to halves that are there, as what goes back from one place of a sequence to the one before.
+    InputsAdded,
     /// Added to what is there.
     Weights,
 }
@@ -67,7 +69,7 @@ impl Case {
             Kind::Forward(_) | Kind::ForwardPlus | Kind::ForwardGelu => {
                 (rows * outputs.next_multiple_of(8), true)
             }
-            Kind::Inputs => (rows * inputs, true),
+            Kind::Inputs | Kind::InputsAdded => (rows * inputs, true),
             Kind::Weights => (outputs * inputs, false),
         }
     }
@@ -94,7 +96,11 @@ impl Case {
                 let z = unsafe { SliceMut::new(self.z.memory.address(), self.z.memory.len()) };
                 device.linear_gelu(linear, operands, Gelu::Tanh, ValuesMut::halves_of(z, half), y());
             }
-            Kind::Inputs => {
+            Kind::Inputs | Kind::InputsAdded => {
+                let adds = matches!(self.kind, Kind::InputsAdded);
+                if adds {
+                    device.fill(y(), 0.25);
+                }
                 let shape = Product {
                     m: rows,
                     n: inputs,
@@ -102,7 +108,7 @@ impl Case {
                     a: Strides::rows(pitch),
                     b: Strides::rows(inputs),
                     c_row: inputs,
-                    write: Write::Set,
+                    write: if adds { Write::Add } else { Write::Set },
                 };
                 device.product(&shape, self.dy.halves(), self.w.with_copy(), y());
             }
@@ -136,6 +142,7 @@ fn holds(gpu: &Arc<Gpu>, library: &Arc<CublasLt>, precision: Precision) {
             Kind::ForwardPlus,
             Kind::ForwardGelu,
             Kind::Inputs,
+            Kind::InputsAdded,
             Kind::Weights,
         ] {
             let is_odd = matches!(kind, Kind::ForwardGelu) && outputs != pitch;
