@@ -16,17 +16,6 @@
 const u32 SOME = 16;   // keys or queries that are in shared memory at once
 const u32 DIMS = 32;   // elements of a head that one thread has
 
-struct Shape {
-    u32 time, heads, head;
-    u32 reach;  // how many keys behind its own a query sees: none, or `time`, which is all
-    float scale;
-
-    __device__ u64 wide() const { return (u64)heads * head; }
-    __device__ u32 last_key(u32 query) const { return least(time - 1, query + reach); }
-    // The first query of those from `first` on, and of all before, that sees key `first`.
-    __device__ u32 first_query(u32 first) const { return first - least(first, reach); }
-};
-
 // A thread's place: which head of which sequence, which query or key, and which part of the head.
 template <u32 GROUP>
 struct Place {

@@ -1,7 +1,8 @@
-// conv2d_bf16, conv3d_bf16 and the gradients of their inputs and weights: the convolutions of conv.cu on tensor cores.
-// Operands and results are bf16, the bias and the gradient of the weights f32. conv2d_f16, ...: of f16.
+// conv2d_bf16, conv3d_bf16 and the gradients of their inputs and weights: the convolutions of conv2d.cu and conv3d.cu on
+// tensor cores. Operands and results are bf16, the bias and the gradient of the weights f32; those of conv2d_f16 and its
+// like are f16.
 //
-//   The rows, columns and K of y, dx and dw are those of conv.cu, with ranges of a multiple of 32 cells for dw.
+//   The rows, columns and K of y, dx and dw are those of conv_tiles.cuh, with ranges of a multiple of 32 cells for dw.
 //
 // Order: see `tensor_tile`. Launch: ceil(rows / 64) x ceil(columns / 64) blocks of 128 threads, for dw times `splits`.
 // Does not know batch norm or pooling, nor db: that is plane_parts.

@@ -429,7 +429,7 @@ kernels! {
         PRODUCT_128X128 "product_128x128" 256 "fffFuuullllluuu"
         LINEAR_GELU_128X128 "linear_gelu_128x128" 256 "fffFFuuuu"
     }
-    CONV_CU "conv.cu" ["f32.cuh", "results.cuh", "tile.cuh", "conv.cuh"] {
+    CONV2D_CU "conv2d.cu" ["f32.cuh", "results.cuh", "tile.cuh", "conv.cuh", "conv_tiles.cuh"] {
         CONV2D_64X64 "conv2d_64x64" 256 "fffFCu"
         CONV2D_INPUT_GRADIENT_64X64 "conv2d_input_gradient_64x64" 256 "fffFC"
         CONV2D_32X256 "conv2d_32x256" 256 "fffFCu"
@@ -441,6 +441,8 @@ kernels! {
         CONV2D_WEIGHT_GRADIENT_32X64 "conv2d_weight_gradient_32x64" 256 "ffFCu"
         CONV2D_WEIGHT_GRADIENT_64X64 "conv2d_weight_gradient_64x64" 256 "ffFCu"
         CONV2D_WEIGHT_GRADIENT_128X128 "conv2d_weight_gradient_128x128" 256 "ffFCu"
+    }
+    CONV3D_CU "conv3d.cu" ["f32.cuh", "results.cuh", "tile.cuh", "conv.cuh", "conv_tiles.cuh"] {
         CONV3D_64X64 "conv3d_64x64" 256 "fffFVu"
         CONV3D_INPUT_GRADIENT_64X64 "conv3d_input_gradient_64x64" 256 "fffFV"
         CONV3D_32X256 "conv3d_32x256" 256 "fffFVu"
@@ -487,7 +489,7 @@ kernels! {
         LSTM_GRADIENT_F16 "lstm_gradient_f16" 256 "ffhFHuuuu"
         GRU_GRADIENT_F16 "gru_gradient_f16" 256 "fhHHuuuu"
     }
-    ATTENTION_CU "attention.cu" ["exact.cuh", "math.cuh", "sums.cuh"] {
+    ATTENTION_CU "attention.cu" ["exact.cuh", "math.cuh", "sums.cuh", "attention.cuh"] {
         ATTENTION_32 "attention_32" 128 "fFFuuuur"
         ATTENTION_QUERIES_32 "attention_queries_32" 128 "ffffFFuuuur"
         ATTENTION_KEYS_32 "attention_keys_32" 128 "ffffFuuuur"
@@ -501,7 +503,7 @@ kernels! {
         ATTENTION_QUERIES_256 "attention_queries_256" 128 "ffffFFuuuur"
         ATTENTION_KEYS_256 "attention_keys_256" 128 "ffffFuuuur"
     }
-    ATTENTION_BF16_CU "attention_half.cu" ["quick.cuh", "math.cuh", "sums.cuh", "bf16.cuh", "tensor.cuh"] {
+    ATTENTION_BF16_CU "attention_half.cu" ["quick.cuh", "math.cuh", "sums.cuh", "bf16.cuh", "tensor.cuh", "attention.cuh"] {
         ATTENTION_BF16_32 "attention_bf16_32" 128 "hHFuuuur"
         ATTENTION_BF16_QUERIES_32 "attention_bf16_queries_32" 128 "hhfhHFuuuur"
         ATTENTION_BF16_KEYS_32 "attention_bf16_keys_32" 128 "hffhHuuuur"
@@ -512,7 +514,7 @@ kernels! {
         ATTENTION_BF16_QUERIES_128 "attention_bf16_queries_128" 128 "hhfhHFuuuur"
         ATTENTION_BF16_KEYS_128 "attention_bf16_keys_128" 128 "hffhHuuuur"
     }
-    ATTENTION_F16_CU "attention_half.cu" ["quick.cuh", "math.cuh", "sums.cuh", "f16.cuh", "tensor.cuh"] {
+    ATTENTION_F16_CU "attention_half.cu" ["quick.cuh", "math.cuh", "sums.cuh", "f16.cuh", "tensor.cuh", "attention.cuh"] {
         ATTENTION_F16_32 "attention_f16_32" 128 "hHFuuuur"
         ATTENTION_F16_QUERIES_32 "attention_f16_queries_32" 128 "hhfhHFuuuur"
         ATTENTION_F16_KEYS_32 "attention_f16_keys_32" 128 "hffhHuuuur"

@@ -145,7 +145,8 @@ fn every_file_is_in_the_table_with_all_of_its_kernels() {
     let used = FILES.iter().flat_map(|file| file.parts).map(|part| part.name.to_owned()).collect();
     assert_eq!(names(&folder.join("parts"), ".cuh"), used);
     for file in FILES {
-        let text = expanded(file.text);
+        let text: String = file.parts.iter().map(|part| part.text).chain([file.text]).collect();
+        let text = expanded(&text);
         let written = text.matches("extern \"C\" __global__ void __launch_bounds__(").count();
         assert_eq!(written, file.kernels().count(), "{}", file.name);
         for kernel in file.kernels() {

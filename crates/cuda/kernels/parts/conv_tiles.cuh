@@ -1,5 +1,4 @@
-// conv2d_T, conv3d_T and the gradients of their inputs and weights: convolutions as products whose operand is the image
-// itself, or the volume.
+// Kernels of convolutions by tiles of H x W results, over D axes: of y and dx, and of dw, which wants other tiles.
 //
 //   y:  rows are output channels, columns are cells of all images, K is channel, then kernel depth, row and column.
 //   dx: rows are input channels, columns are elements of all images, K is output channel, then the turned kernel's depth,
@@ -7,9 +6,7 @@
 //   dw: rows are output channels, columns are places in a kernel, K is cells of all images, cut into `splits` equal ranges
 //       (a multiple of 16 cells each), a matrix of sums for each; `sum_parts` adds them.
 //
-// Order: see `tile`. y and dx have the CPU's order of K. A block has a tile of T results. Launch: ceil(rows / rows of T) x
-// ceil(columns / columns of T) blocks of 256 threads, for dw times `splits`. Does not know batch norm or pooling, nor db:
-// that is plane_parts.
+// Order: see `tile`. y and dx have the CPU's order of K. Does not know which tiles there are.
 
 #define CONV(D, H, W)                                                                                                    \
     extern "C" __global__ void __launch_bounds__(256) conv##D##d_##H##x##W(                                              \
@@ -29,18 +26,3 @@
         __shared__ Room<H, W> room;                                                                                      \
         weight_gradient(room, x, dy, parts, shape, splits);                                                              \
     }
-
-CONV(2, 64, 64)
-CONV(2, 32, 256)
-CONV(2, 64, 128)
-CONV(2, 128, 128)
-WEIGHT_GRADIENT(2, 32, 64)
-WEIGHT_GRADIENT(2, 64, 64)
-WEIGHT_GRADIENT(2, 128, 128)
-CONV(3, 64, 64)
-CONV(3, 32, 256)
-CONV(3, 64, 128)
-CONV(3, 128, 128)
-WEIGHT_GRADIENT(3, 32, 64)
-WEIGHT_GRADIENT(3, 64, 64)
-WEIGHT_GRADIENT(3, 128, 128)

@@ -1,0 +1,14 @@
+// conv2d_T and the gradients of its inputs and weights: convolutions over images, as products whose operand is the image
+// itself.
+//
+// Order: see conv_tiles.cuh and `tile`. A block has a tile of T results. Launch: ceil(rows / rows of T) x
+// ceil(columns / columns of T) blocks of 256 threads, for dw times `splits`. Does not know batch norm or pooling, nor db:
+// that is plane_parts.
+
+CONV(2, 64, 64)
+CONV(2, 32, 256)
+CONV(2, 64, 128)
+CONV(2, 128, 128)
+WEIGHT_GRADIENT(2, 32, 64)
+WEIGHT_GRADIENT(2, 64, 64)
+WEIGHT_GRADIENT(2, 128, 128)
