@@ -213,6 +213,8 @@ TAKEOVER = [
      "let are_all_behind = newest.1.next() <", "let are_all_behind = false && newest.1.next() <"),
     ("a generation has enough members when the forgotten are dropped", SUPERVISOR + "forming.rs",
      "            if able.len() >= least {\n                self.form(", "            if true {\n                self.form("),
+    ("whoever turns out to be forgotten is dropped", SUPERVISOR + "takeover.rs",
+     "if forgotten.is_empty() {\n            return false;", "if true {\n            return false;"),
     ("whoever finds an ending makes no more steps", SUPERVISOR + "mod.rs",
      "if ending.is_some() { Phase::Finish } else { Phase::Join }", "Phase::Join"),
     ("nobody is told of an ending before it is written", SUPERVISOR + "ending.rs",

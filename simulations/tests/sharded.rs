@@ -174,3 +174,23 @@ fn what_a_pass_is_lent_and_what_holders_add_up_is_looked_at_by_itself() {
         assert_eq!(report.violations.first().map(|violation| violation.invariant), Some(found));
     }
 }
+
+#[test]
+fn a_host_that_was_left_out_one_step_ago_is_given_what_the_others_made_by_the_next_supervisor() {
+    // Given that host 1 is cut off in a step, and host 0 makes that step without it; when a rank of host 0 and the supervisor die then, and
+    // host 1 can be heard again, which has no sum of that step.
+    let (mut without, mut further) = (0, 0);
+    for (seed, nth) in SEEDS.flat_map(|seed| (40..60).map(move |nth| (seed, nth))) {
+        let when = |place, nth| When::Enter { place, nth, later: 0 };
+        let fault = |kind, when, millis, victim| Planned { kind, when, millis, victim };
+        let cut = fault(FaultKind::Partition, when(Situation::Compute, 50), 1_500, Some(6));
+        let dies = when(Situation::UpdateShare, nth);
+        let one = fault(FaultKind::Crash, dies, 0, Some(1));
+        let all = fault(FaultKind::SupervisorCrash, dies, 300, None);
+        let report = given(ShardLevel::Optimizer, seed, &[cut, one, all]);
+        let says = |words| finishes(&report).story.iter().filter(|line| line.contains(words)).count();
+        without += says("was left behind");
+        further += says("Behind(");
+    }
+    assert!(without > 0 && further > 0, "it was dropped each time: {without}, {further}");
+}

@@ -43,6 +43,13 @@ pub enum Failure {
     /// What the process leans on (a library, a device) does not come back: nothing but its end frees it.
     #[error("stuck: {0}")]
     Stuck(String),
+    /// It holds shards of the state of the step before this one, and has no sum to make this one from: it took no part in it, and was
+    /// forgotten. Another life takes what the others hold.
+    #[error("it was left behind before step {step}, and has no sum of that one")]
+    Behind {
+        /// The step.
+        step: Step,
+    },
     /// The program that makes the passes failed, in its own words: an exception with its traceback.
     #[error("{0}")]
     Program(String),
@@ -53,7 +60,7 @@ impl Failure {
     /// given. Of the others a restart would make the same again.
     #[must_use]
     pub fn is_accident(&self) -> bool {
-        matches!(self, Self::Panic(_) | Self::SupervisorLost { .. } | Self::Stuck(_))
+        matches!(self, Self::Panic(_) | Self::SupervisorLost { .. } | Self::Stuck(_) | Self::Behind { .. })
     }
 
     /// Whether it broke the process itself, and not only the work of one generation.
@@ -73,6 +80,7 @@ impl Failure {
             Self::Panic(_) => "panic",
             Self::SupervisorLost { .. } => "supervisor_lost",
             Self::Stuck(_) => "stuck",
+            Self::Behind { .. } => "behind",
             Self::Program(_) => "program",
         }
     }
@@ -87,7 +95,7 @@ impl Failure {
             Self::Panic(text) => Self::Panic(cut_text(&text)),
             Self::Stuck(text) => Self::Stuck(cut_text(&text)),
             Self::Program(text) => Self::Program(cut_text(&text)),
-            Self::NonFinite { .. } | Self::SupervisorLost { .. } => self,
+            Self::NonFinite { .. } | Self::SupervisorLost { .. } | Self::Behind { .. } => self,
         }
     }
 }

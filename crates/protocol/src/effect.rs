@@ -228,6 +228,8 @@ pub enum Reason {
     Balance,
     /// Shards have a holder less than they are to have, and nobody comes back who would be one.
     Mirrors,
+    /// These had been left out by a life of the supervisor before this one, and are too far behind the others.
+    Behind(Vec<MemberId>),
     /// A member's collectives broke off, and nobody was lost.
     Broken(MemberId),
 }
@@ -245,6 +247,7 @@ impl std::fmt::Display for Reason {
             Self::Mirrors => {
                 f.write_str("what was lost with a rank that does not come back is mirrored anew")
             }
+            Self::Behind(members) => write!(f, "{} had been left behind", list(members)),
             Self::Broken(member) => write!(f, "the collectives of member {member} broke off"),
         }
     }

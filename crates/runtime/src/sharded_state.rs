@@ -29,7 +29,7 @@ pub fn catch_up(replica: &mut dyn Replica, step: Step) -> Result<bool, Broke> {
         return Ok(false);
     }
     if sharding.measured() != Some(step) {
-        return Err(Failure::Setup(format!("the sum of step {step} was not kept")).into());
+        return Err(Failure::Behind { step }.into());
     }
     sharding.settle().map_err(engine)?;
     sharding.update_held(None).map_err(engine)?;

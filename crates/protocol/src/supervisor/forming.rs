@@ -53,6 +53,7 @@ impl Supervisor {
             holding: Holding::default(),
             // Nobody knows what a life was told that another supervisor began.
             was_given: asked,
+            was_older: false,
             bootstrap: None,
             refused: false,
         }));
@@ -282,6 +283,9 @@ impl Supervisor {
                 effects,
             );
         };
+        if self.drop_who_turns_out_to_be_forgotten(now, &stands, step, effects) {
+            return self.regroup(now, effects);
+        }
         // The lockstep lemma: who was in one generation differs by one step at most (S4).
         if let Some((member, own)) = stands.iter().copied().find(|(_, own)| own.next() < step) {
             let against = stands.iter().find(|(_, other)| *other == step).map_or(member, |(m, _)| *m);

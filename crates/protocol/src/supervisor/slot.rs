@@ -66,6 +66,8 @@ pub(super) struct Life {
     pub holding: Holding,
     /// Others gave it their shards of a state, or may have: without a state of its own it has parts of one in memory, and cannot begin a run.
     pub was_given: bool,
+    /// It was found in an older generation than others: it may be further behind them than it and they had said by then.
+    pub was_older: bool,
     /// What it made for its generation to meet.
     pub bootstrap: Option<Bootstrap>,
     /// It takes no part: its fingerprint does not fit, or its node leaves. It is told to go.

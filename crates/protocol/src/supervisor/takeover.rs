@@ -5,8 +5,8 @@
 //! formed.
 
 use super::Supervisor;
-use super::slot::{After, NodeView, Place, Slot};
-use crate::effect::{Event, SupervisorEffect};
+use super::slot::{After, Life, NodeView, Place, Slot};
+use crate::effect::{Event, Reason, SupervisorEffect};
 use crate::host::NodeReport;
 use crate::message::Heartbeat;
 use crate::number::Number;
@@ -156,6 +156,31 @@ impl Supervisor {
         let forgotten: Vec<MemberId> =
             self.slots.iter().filter(|(_, slot)| behind(slot)).map(|(member, _)| *member).collect();
         forgotten.into_iter().for_each(|member| self.kill(now, member, After::Restart, effects));
+        let older = |life: &&mut Life| life.generation < newest.0;
+        let lives = self.slots.values_mut().filter_map(Slot::life_mut);
+        lives.filter(older).for_each(|life| life.was_older = true);
+    }
+
+    /// Ends those that were forgotten, too, as is known now that nobody makes steps any more; says whether there was any.
+    ///
+    /// 1. Host 1 was left out at step 6. The others are at step 7 when they answer, and make step 8 before they hear of the next generation.
+    /// 2. *Unsafe*: whoever is two steps behind is held to be broken, and the run ends.
+    pub(super) fn drop_who_turns_out_to_be_forgotten(
+        &mut self,
+        now: Instant,
+        stands: &[(MemberId, Step)],
+        newest: Step,
+        effects: &mut Vec<SupervisorEffect>,
+    ) -> bool {
+        let was_older = |member: &MemberId| self.slots[member].life().is_some_and(|life| life.was_older);
+        let behind = stands.iter().filter(|(member, own)| own.next() < newest && was_older(member));
+        let forgotten: Vec<MemberId> = behind.map(|(member, _)| *member).collect();
+        if forgotten.is_empty() {
+            return false;
+        }
+        forgotten.iter().for_each(|member| self.kill(now, *member, After::Restart, effects));
+        effects.push(SupervisorEffect::Event(Event::Reforming { reason: Reason::Behind(forgotten) }));
+        true
     }
 
     /// Says how many were found, as the first generation is named.

@@ -79,6 +79,27 @@ fn whoever_is_in_the_newest_generation_is_kept_however_old_its_report_is() {
     assert!(world.is_kept(0, 1) && world.is_kept(1, 2) && !world.is_kept(1, 3));
 }
 
+/// 1. Host 1 was left out at step 6. The others are at step 7 when they answer, and make step 8 before they hear of the next generation.
+/// 2. *Unsafe*: whoever is two steps behind is held to be broken, and the run ends.
+#[test]
+fn whoever_turns_out_to_be_forgotten_once_all_stand_begins_anew_and_is_no_fault() {
+    let mut world = found();
+    [0, 1].into_iter().for_each(|member| world.answers(member, at(7)));
+    [2, 3]
+        .into_iter()
+        .for_each(|member| world.answers(member, Answer { generation: Generation(4), ..at(6) }));
+    assert_eq!(world.members(), [0, 1, 2, 3], "one step behind is not forgotten, by what they say");
+    [(0, 8), (1, 8), (2, 6), (3, 6)].into_iter().for_each(|(member, applied)| world.enters(member, applied));
+    assert_eq!((world.members(), world.faults.len()), (vec![0, 1], 0));
+    assert!(world.is_kept(0, 1) && !world.is_kept(1, 2) && !world.is_kept(1, 3));
+    assert_eq!(world.supervisor.phase(), Phase::Form);
+    // Whoever was in the newest generation is not: that would be a fault of ours.
+    let mut world = found();
+    [0, 1, 2, 3].into_iter().for_each(|member| world.answers(member, at(7)));
+    [(0, 8), (1, 8), (2, 6), (3, 8)].into_iter().for_each(|(member, applied)| world.enters(member, applied));
+    assert_eq!((world.faults, world.supervisor.phase()), (vec![MemberId(2)], Phase::Stop));
+}
+
 #[test]
 fn newcomers_get_no_number_while_a_host_may_come_that_has_it() {
     let mut world = World::new();

@@ -181,6 +181,10 @@ impl World {
 
     pub fn answers(&mut self, member: u32, answer: Answer) {
         self.answered.insert(member, answer);
+        self.says(member, answer, Stage::Running);
+    }
+
+    fn says(&mut self, member: u32, answer: Answer, stage: Stage) {
         let Answer { generation, applied, obeys } = answer;
         let report = Report {
             instance: Some(obeys),
@@ -190,7 +194,7 @@ impl World {
             number: self.number(),
             seen: Number(3),
             profile: profile(),
-            stage: Stage::Running,
+            stage,
             activity: dtrain_protocol::Activity::Idle,
             applied: Some(applied),
             holding: Holding::whole(),
@@ -203,6 +207,12 @@ impl World {
         let (now, mut effects) = (self.now, Vec::new());
         self.supervisor.handle_report(now, &report, &mut effects);
         self.does(effects);
+    }
+
+    /// A member has left all that was before the generation of ours, and stands there.
+    pub fn enters(&mut self, member: u32, applied: u64) {
+        let generation = self.supervisor.generation();
+        self.says(member, Answer { generation, applied: Step(applied), obeys: OURS }, Stage::Formed);
     }
 
     /// Time passes, in steps that are no standstill.

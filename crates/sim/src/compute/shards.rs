@@ -84,8 +84,7 @@ impl Compute {
         let Some(plane) = &self.plane else { return };
         let generation = plane.generation;
         if !self.catch_up(tools, step) {
-            let text = format!("the sum of step {step} was not kept");
-            return tools.tell(News::Failed(generation, Failure::Setup(text)));
+            return tools.tell(News::Failed(generation, Failure::Behind { step }));
         }
         self.begin_sharing(tools, held, step);
     }
