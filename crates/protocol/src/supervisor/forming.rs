@@ -383,6 +383,8 @@ impl Supervisor {
         self.progress.begin(now, step, share, self.pending);
         self.validations.restart(self.pending.validate.map(|epoch| (epoch, step)));
         self.paces.begin(step);
+        // From now on all of them are one step apart at most.
+        self.slots.values_mut().filter_map(Slot::life_mut).for_each(|life| life.was_older = false);
         let generation = self.generation;
         for (rank, participant) in self.membership.participants.iter().enumerate() {
             let (member, incarnation, rank) =

@@ -173,8 +173,18 @@ impl World {
     fn started(&mut self, host: NodeId, life: Life) {
         let place = life.member.0 as usize;
         self.starting.remove(&life);
-        assert!(self.processes[place].is_none(), "a life began before the one before it had ended");
         assert!(self.begun.insert(life), "{life} began twice: its number fences nothing");
+        if let Some(other) = self.processes[place].as_deref() {
+            let (other, at) = (other.life, other.host);
+            assert!(at != host, "a life began before the one before it had ended");
+            // A late word of a supervisor that is gone began one of them, and the next one has given its number to another host. Here the one
+            // that nobody hears ends now, and not when its host learns of it.
+            if other.incarnation > life.incarnation {
+                let boot = self.hosts[host.0 as usize].boot;
+                return self.push(MICRO, Event::Ended(host, boot, life, ExitCause::Signal(9)));
+            }
+            self.end_process(other, ExitCause::Signal(9));
+        }
         let profile = Profile {
             fingerprint: Fingerprint {
                 isa: "scalar".to_owned(),
