@@ -59,6 +59,25 @@ fn a_supervisor_that_is_killed_costs_no_step_no_bit_and_no_rank() {
 }
 
 #[test]
+fn a_supervisor_that_is_killed_in_the_first_epoch_is_followed_like_any_other() {
+    let folder = folder();
+    // More than two hundred steps an epoch, of a model that takes its time.
+    let model = "data.kind=digits global_batch=7 micro_batch=1 model.kind=mlp model.hidden=[512,512] steps=60 threads=1";
+    let mut run = Running::start(folder.path(), &format!("{model} checkpoint.every=none ranks=2 name=a"));
+    run.wait_for_step(2);
+    signal(Signal::KILL, run.pid());
+    assert_eq!(run.finish().code, None);
+    let run = train(folder.path(), "--resume a");
+    assert_eq!(run.digest(), train(folder.path(), &format!("{model} ranks=1 name=whole")).digest());
+    assert_eq!(
+        (&run.summary()["lost_steps"], &run.summary()["epochs"]),
+        (&0.into(), &0.into()),
+        "{}",
+        run.stderr
+    );
+}
+
+#[test]
 fn a_rank_that_dies_while_there_is_no_supervisor_costs_no_step_either() {
     if !has_turn(18) {
         return;

@@ -146,12 +146,11 @@ impl RunFigures {
     /// What a supervisor that died had come to, as far as it is written down.
     fn of(found: &Found, standings: &BTreeMap<Step, Standing>, files: &RunFiles) -> Self {
         let newest = found.epochs.last_key_value().map(|(_, seen)| seen);
-        let (step, whole) = newest.map_or((Step(0), 0), |seen| (seen.step, u64::from(seen.epoch.0)));
         let (patience, _) = files.patience();
         let is_over = |standing: &&Standing| patience.is_some_and(|patience| patience.is_over(standing));
         let last = standings.last_key_value().filter(|(step, _)| !files.is_last(**step));
         Self {
-            epochs: whole + u64::from(files.ends_epoch(step) && newest.is_some()),
+            epochs: newest.map_or(0, |seen| u64::from(seen.epoch.0) + u64::from(files.ends_epoch(seen.step))),
             train_loss: newest.map(|seen| seen.train_loss).filter(|loss| loss.is_finite()),
             validation: newest.cloned(),
             stopped: last.map(|(_, standing)| standing).filter(is_over).cloned(),
