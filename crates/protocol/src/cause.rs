@@ -404,3 +404,11 @@ pub enum Outcome {
         others: Vec<Cause>,
     },
 }
+
+impl Outcome {
+    /// What a run that was to end with step `last` came to by this ending: it was asked to stop where that is an earlier one.
+    #[must_use]
+    pub fn of(ending: Ending, last: Step) -> Self {
+        if ending.step < last { Self::Interrupted(Some(ending)) } else { Self::Finished(ending) }
+    }
+}

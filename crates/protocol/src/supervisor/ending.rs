@@ -13,19 +13,14 @@ use crate::cause::{Ending, Outcome, What};
 use crate::effect::{Event, SupervisorEffect};
 use crate::message::Stage;
 use crate::phase::Phase;
-use dtrain_types::{Instant, Step};
-
-/// What a run that was to end with step `last` came to by this ending.
-pub(super) fn outcome(ending: Ending, last: Step) -> Outcome {
-    if ending.step < last { Outcome::Interrupted(Some(ending)) } else { Outcome::Finished(ending) }
-}
+use dtrain_types::Instant;
 
 impl Supervisor {
     /// The ending is written down: all are told to go.
     pub fn handle_ending(&mut self, now: Instant, effects: &mut Vec<SupervisorEffect>) {
         self.notice_standstill(now, effects);
         let Some(ending) = self.unwritten_ending.take().filter(|_| !self.is_ending()) else { return };
-        self.ending = Some(outcome(ending, self.config.schedule.last));
+        self.ending = Some(Outcome::of(ending, self.config.schedule.last));
         self.enter(now, Phase::Finish, effects);
         self.advance(now, effects);
     }

@@ -242,7 +242,7 @@ impl Supervisor {
             refusals: Vec::new(),
             stop: StopFlag::default(),
             unwritten_ending: None,
-            ending: ending.map(|ending| ending::outcome(ending, last)),
+            ending: ending.map(|ending| Outcome::of(ending, last)),
             acknowledge_at: None,
             beat_at: Instant::ZERO,
             forgiven: Instant::ZERO,
