@@ -3,10 +3,11 @@
 //! Hosts that see the folder find by it a supervisor that took the place of another one. Who leads is decided by the lock of the folder;
 //! this is only where.
 
+use dtrain_runtime::FolderNote;
 use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-const FILE: &str = ".supervisor";
+const NOTE: FolderNote = FolderNote(".supervisor");
 
 /// A supervisor that leads, or led.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,7 +22,7 @@ impl LeadingHost {
     /// The newest supervisor of this run, if it was one of several hosts.
     #[must_use]
     pub fn of(run_dir: &Path) -> Option<Self> {
-        let text = std::fs::read_to_string(file(run_dir)).ok()?;
+        let text = NOTE.read(run_dir)?;
         let (host, at) = text.strip_suffix('\n')?.split_once(' ')?;
         Some(Self { host: host.parse().ok()?, at: at.parse().ok()? })
     }
@@ -30,20 +31,14 @@ impl LeadingHost {
     ///
     /// *Errors*: of the system.
     pub fn write(&self, run_dir: &Path) -> std::io::Result<()> {
-        let fresh = run_dir.join(format!("{FILE}.{}", std::process::id()));
-        std::fs::write(&fresh, format!("{} {}\n", self.host, self.at))?;
-        std::fs::rename(&fresh, file(run_dir))
+        NOTE.write(run_dir, &format!("{} {}\n", self.host, self.at))
     }
 }
 
 /// The run is over.
 pub fn forget_leader(run_dir: &Path) {
     // What stays is the address of nobody.
-    let _ = std::fs::remove_file(file(run_dir));
-}
-
-fn file(run_dir: &Path) -> PathBuf {
-    run_dir.join(FILE)
+    NOTE.forget(run_dir);
 }
 
 #[cfg(test)]
@@ -59,7 +54,7 @@ mod tests {
             leader.write(folder.path()).unwrap();
             assert_eq!(LeadingHost::of(folder.path()), Some(leader));
         }
-        std::fs::write(file(folder.path()), "3 10.0.0.7:29").unwrap();
+        std::fs::write(NOTE.path(folder.path()), "3 10.0.0.7:29").unwrap();
         assert_eq!(LeadingHost::of(folder.path()), None, "its end is missing");
     }
 }

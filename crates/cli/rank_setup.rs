@@ -8,11 +8,12 @@ use crate::external::Agreement;
 use crate::gpus::{ByLibraries, this_machine};
 use crate::mesh_address::MeshAddress;
 use dtrain_protocol::RankSetup;
+use dtrain_runtime::FolderNote;
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 
 /// The file in a run's folder by which ranks find out whether they see it.
-const PROBE_FILE: &str = ".seen-by-hosts";
+const PROBE: FolderNote = FolderNote(".seen-by-hosts");
 
 /// What only a run of several hosts has.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -80,33 +81,26 @@ impl RunSetup {
     #[must_use]
     pub fn sees_run_folder(&self) -> bool {
         let probe = self.hosts.as_ref().map(|hosts| hosts.probe.as_str());
-        probe.is_none_or(|probe| {
-            std::fs::read_to_string(probe_file(&self.run_dir)).is_ok_and(|text| text == probe)
-        })
+        probe.is_none_or(|probe| PROBE.read(&self.run_dir).is_some_and(|text| text == probe))
     }
 }
 
 /// The probe of a life of the supervisor that never took it away: it died.
 #[must_use]
 pub fn left_probe(run_dir: &Path) -> Option<String> {
-    std::fs::read_to_string(probe_file(run_dir)).ok().filter(|text| !text.is_empty())
+    PROBE.read(run_dir).filter(|text| !text.is_empty())
 }
 
 /// Puts a probe into the folder of a run.
 ///
 /// *Errors*: of the system.
 pub fn write_probe(run_dir: &Path, probe: &str) -> std::io::Result<()> {
-    std::fs::write(probe_file(run_dir), probe)
+    PROBE.write(run_dir, probe)
 }
 
 /// Takes it away again.
 pub fn remove_probe(run_dir: &Path) {
-    // What stays is overwritten by the next life of the run.
-    let _ = std::fs::remove_file(probe_file(run_dir));
-}
-
-fn probe_file(run_dir: &Path) -> PathBuf {
-    run_dir.join(PROBE_FILE)
+    PROBE.forget(run_dir);
 }
 
 #[cfg(test)]

@@ -2,36 +2,28 @@
 //!
 //! It is there for whoever takes over from a supervisor that dies meanwhile: the ranks that leave take the state with them.
 
+use crate::folder_note::FolderNote;
 use dtrain_protocol::Ending;
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-const FILE: &str = ".ending";
+const NOTE: FolderNote = FolderNote(".ending");
 
 /// Writes down what the run ended with: all of it, or nothing.
 ///
 /// *Errors*: of the system. *Blocks* on the disk.
 pub(crate) fn write_ending(run_dir: &Path, ending: &Ending) -> io::Result<()> {
-    let fresh = run_dir.join(format!("{FILE}.{}", std::process::id()));
-    let text = serde_json::to_string(ending)?;
-    let written = std::fs::write(&fresh, text + "\n").and_then(|()| std::fs::rename(&fresh, file(run_dir)));
-    written.inspect_err(|_| drop(std::fs::remove_file(&fresh)))
+    NOTE.write(run_dir, &(serde_json::to_string(ending)? + "\n"))
 }
 
 /// What the run has ended with, where its supervisor died before everybody had heard it.
 pub(crate) fn read_ending(run_dir: &Path) -> Option<Ending> {
-    // Half a file is none: it is renamed into place as a whole.
-    serde_json::from_str(&std::fs::read_to_string(file(run_dir)).ok()?).ok()
+    serde_json::from_str(&NOTE.read(run_dir)?).ok()
 }
 
 /// Everybody has heard it, or the run goes on.
 pub fn forget_ending(run_dir: &Path) {
-    // What stays is forgotten by the next life that begins.
-    let _ = std::fs::remove_file(file(run_dir));
-}
-
-fn file(run_dir: &Path) -> PathBuf {
-    run_dir.join(FILE)
+    NOTE.forget(run_dir);
 }
 
 #[cfg(test)]
@@ -50,11 +42,10 @@ mod tests {
             let ending = Ending { step: Step(30), digest, state_digest, checkpoint, device_peak };
             write_ending(folder.path(), &ending).unwrap();
             assert_eq!(read_ending(folder.path()), Some(ending));
-            let text = std::fs::read_to_string(file(folder.path())).unwrap();
-            std::fs::write(file(folder.path()), &text[..text.len() / 2]).unwrap();
+            let text = std::fs::read_to_string(NOTE.path(folder.path())).unwrap();
+            std::fs::write(NOTE.path(folder.path()), &text[..text.len() / 2]).unwrap();
             assert_eq!(read_ending(folder.path()), None);
         }
-        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1, "nothing lies beside it");
         forget_ending(folder.path());
         assert_eq!(read_ending(folder.path()), None);
     }
