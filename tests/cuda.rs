@@ -260,13 +260,7 @@ fn transformers_recurrent_models_mixed_samples_and_muon_train_on_a_gpu_as_on_the
         return;
     }
     let Some(machine) = Host::new() else { return };
-    let values: Vec<u8> = (0..80 * 27).map(|i| (i * 37 % 251) as u8).collect();
-    let classes: Vec<u8> = (0..80).map(|i: u8| i % 5 % 4).collect();
-    for (name, bytes) in [("x.npy", npy("|u1", &[80, 3, 9], &values)), ("y.npy", npy("|u1", &[80], &classes))]
-    {
-        std::fs::write(machine.path().join(name), bytes).expect("an array");
-    }
-    let sequences = "data.kind=npy data.inputs=x.npy data.targets=y.npy";
+    let sequences = machine.sequences();
     let blocks = "model.layers=2 model.width=16 model.heads=2";
     for model in [
         format!("model.kind=lstm {sequences} model.layers=2 model.width=12"),

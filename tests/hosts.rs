@@ -370,7 +370,10 @@ fn a_supervisor_that_is_killed_while_all_leave_is_followed_by_one_that_knows_the
             std::fs::write(&taken, "").expect("a file in its place");
         }
         let all = [ranks_of(first.pid()), keepers_of(first.pid()), ranks_of(other.pid())].concat();
+        // It is there for some milliseconds.
+        let begun = Instant::now();
         while !folder_of_run.join(".ending").exists() && lives(first.pid()) {
+            assert!(begun.elapsed() < Duration::from_secs(60), "the run does not end");
             std::thread::sleep(Duration::from_micros(100));
         }
         if frozen {
@@ -394,7 +397,7 @@ fn a_supervisor_that_is_killed_while_all_leave_is_followed_by_one_that_knows_the
             run.said("the run had ended with step 3000 when its supervisor died");
             assert!(!run.stderr.contains("starts again"), "{}", run.stderr);
             assert_eq!(run.events("generation").count(), 0, "{}", run.stderr);
-        };
+        }
         try_signal_to(Signal::CONT, other.pid());
         other.finish().succeeded();
         wait_until_gone(&all);

@@ -4,7 +4,6 @@
 //! On the driver of `crates/fake-cuda` and the libraries of `crates/fake-cublaslt` and `crates/fake-cudnn`, each of whose algorithms adds up in
 //! another order. What these tests compute is small: a variable says from which size on a library is asked.
 
-use crate::harness::files::npy;
 use crate::harness::gpus::Host;
 use crate::harness::turn::has_turn;
 use crate::harness::{CNN, Finished, GPT, MLP, Running, Signal, dtrain, finish, signal};
@@ -125,16 +124,10 @@ fn the_library_adds_to_halves_what_recurrent_models_and_muon_add_there() {
         return;
     }
     let Some(machine) = Machine::new() else { return };
-    let values: Vec<u8> = (0..80 * 27).map(|i| (i * 37 % 251) as u8).collect();
-    let classes: Vec<u8> = (0..80).map(|i: u8| i % 5 % 4).collect();
-    for (name, bytes) in [("x.npy", npy("|u1", &[80, 3, 9], &values)), ("y.npy", npy("|u1", &[80], &classes))]
-    {
-        std::fs::write(machine.host.path().join(name), bytes).expect("an array");
-    }
-    let lstm =
-        "model.kind=lstm data.kind=npy data.inputs=x.npy data.targets=y.npy model.layers=2 model.width=16";
+    let sequences = machine.host.sequences();
+    let lstm = format!("model.kind=lstm {sequences} model.layers=2 model.width=16");
     let muon = "model.kind=mlp model.hidden=[48,48] optimizer.kind=muon";
-    for (name, model) in [("lstm", lstm), ("muon", muon)] {
+    for (name, model) in [("lstm", lstm.as_str()), ("muon", muon)] {
         let model = format!("{} global_batch=40 micro_batch=8", bf16(model));
         let one = machine.train(&format!("{model} devices=cuda:0 ranks=1 run_dir={name}"));
         let chosen = algorithms(&machine.host.path().join(name).join("libraries.json"));

@@ -1,6 +1,7 @@
 //! A machine with GPUs, where there are none: on the driver and the compiler of `crates/fake-cuda`, which are laid where a user's
 //! libraries would be found.
 
+use super::files::npy;
 use super::{Finished, dtrain, finish, folder};
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
@@ -33,6 +34,18 @@ impl Host {
 
     pub fn path(&self) -> &Path {
         self.folder.path()
+    }
+
+    /// Lays 80 sequences of 9 places with 3 channels there, of 4 classes; the settings that train on them.
+    pub fn sequences(&self) -> &'static str {
+        let values: Vec<u8> = (0..80 * 27).map(|i| (i * 37 % 251) as u8).collect();
+        let classes: Vec<u8> = (0..80).map(|i: u8| i % 5 % 4).collect();
+        for (name, bytes) in
+            [("x.npy", npy("|u1", &[80, 3, 9], &values)), ("y.npy", npy("|u1", &[80], &classes))]
+        {
+            std::fs::write(self.path().join(name), bytes).expect("an array");
+        }
+        "data.kind=npy data.inputs=x.npy data.targets=y.npy"
     }
 
     pub fn equip(&self, mut command: Command) -> Command {
