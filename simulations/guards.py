@@ -225,7 +225,7 @@ TAKEOVER = [
     ("hosts that may not have heard the end are waited for", SUPERVISOR + "ending.rs",
      " && !self.may_be_called(now)", ""),
     ("whoever is told of the end late has as long as the others", SUPERVISOR + "takeover.rs",
-     "self.since = if self.is_ending() { now } else { self.since };", ""),
+     "                    self.since = now;\n", ""),
     ("whoever left in order before it answered is no fault", SUPERVISOR + "slots.rs",
      "_ => left,", "_ => false,"),
     ("a host that comes when the run is over is told so", SUPERVISOR + "slots.rs",

@@ -52,7 +52,9 @@ impl Supervisor {
             if life.ended.is_none() {
                 (slot.place, slot.found) = (Place::Starting { since: now }, report.instance);
                 // Where the run is over, whoever comes late is told to leave now, and not when the others were.
-                self.since = if self.is_ending() { now } else { self.since };
+                if self.is_ending() {
+                    self.since = now;
+                }
             }
             self.slots.insert(life.member, slot);
         }

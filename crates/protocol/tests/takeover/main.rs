@@ -10,7 +10,7 @@ mod world;
 use dtrain_protocol::{
     Digest, Directive, Heartbeat, Left, Limits, Loaded, Member, MemberConfig, MemberEffect, Membership,
     NodeReport, Number, Outcome, Participant, Pending, Phase, ResumePoint, StartFrom, StateSource,
-    StepRecord, StopFlag, Supervisor, SupervisorConfig, TakenOver,
+    StepRecord, StopFlag, Supervisor, SupervisorConfig,
 };
 use dtrain_types::{
     CheckpointId, Epoch, Generation, Holding, Incarnation, Instance, Instant, MemberId, MicroRange, NodeId,
@@ -19,7 +19,7 @@ use dtrain_types::{
 use std::time::Duration;
 use support::{profile, timeouts};
 use world::{
-    Answer, BEFORE, LAST, LEADS, OURS, RECORDED, World, at, config, ended, ending, found, left, lives,
+    Answer, BEFORE, LAST, LEADS, OURS, RECORDED, World, at, config, ended, ending, found, known, left, lives,
 };
 
 #[test]
@@ -152,7 +152,7 @@ fn the_host_that_led_before_is_not_waited_for_as_long_as_others() {
 fn who_is_behind_the_newest_checkpoint_begins_anew_from_it_and_one_step_is_not_behind() {
     let id = CheckpointId { generation: LAST, step: RECORDED };
     for (applied, kept) in [(7, true), (6, false)] {
-        let config = config(Some(TakenOver { recorded: RECORDED, ..TakenOver::default() }));
+        let config = config(Some(known()));
         let mut world = World::of(SupervisorConfig { start: StartFrom::Checkpoint(id), ..config });
         world.calls(0, &[]);
         world.calls(1, &[lives(2), lives(3)]);

@@ -97,7 +97,7 @@ impl World {
 
     /// The host of this node led before.
     pub fn elsewhere(vacant: Option<NodeId>) -> Self {
-        Self::knows(TakenOver { vacant, ..known() })
+        Self::of(config(Some(TakenOver { vacant, ..known() })))
     }
 
     /// The life before had told, or was to tell, that the run is over.
@@ -107,10 +107,6 @@ impl World {
             schedule,
             ..config(Some(TakenOver { ending: Some(ending(step)), ..known() }))
         })
-    }
-
-    pub fn knows(known: TakenOver) -> Self {
-        Self::of(config(Some(known)))
     }
 
     pub fn of(config: SupervisorConfig) -> Self {
