@@ -409,6 +409,28 @@ fn a_supervisor_that_is_killed_while_all_leave_is_followed_by_one_that_knows_the
 }
 
 #[test]
+fn a_host_that_was_told_to_stop_and_not_why_does_not_say_that_all_is_done() {
+    if !has_turn(15) {
+        return;
+    }
+    let hosts = Hosts::on_loopback("2");
+    let other = hosts.start(1, "ranks=1");
+    let mut first = hosts.start(0, &format!("{MLP} {PATIENT} steps=1000000 threads=1 ranks=2 name=hosts"));
+    first.wait_for_step(20);
+    // The supervisor waits for this one, and for no step: it is told twice.
+    signal(Signal::STOP, ranks_of(first.pid())[0]);
+    signal(Signal::TERM, first.pid());
+    first.wait_for_words("once more");
+    signal(Signal::TERM, first.pid());
+    wait_until_gone(&ranks_of(other.pid()));
+    signal(Signal::KILL, first.pid());
+    let other = other.finish();
+    other.ended_with(1);
+    other.said("ended the run before its last step, and is lost: it did not say why");
+    other.said("--resume");
+}
+
+#[test]
 fn a_run_of_two_hosts_goes_on_from_its_checkpoint_when_it_is_started_again() {
     if !has_turn(15) {
         return;

@@ -438,6 +438,10 @@ fn conclude(end: HostEnd, voice: Voice, hosts: &HostsPlan, waits: Duration) -> R
             "the supervisor at {master} is lost: it was silent for {silent:.1?}, and this host waits for {waits:?}"
         ))
         .hint(way_on)),
+        HostEnd::Unexplained => Err(CliError::failed(format!(
+            "the supervisor at {master} ended the run before its last step, and is lost: it did not say why"
+        ))
+        .hint(format!("what it knew is in the report and the log on the host of rank 0; {way_on}"))),
         HostEnd::SupervisorRestarted => {
             Err(CliError::failed(format!("the supervisor at {master} was started anew"))
                 .hint("start this host again: it joins the run that is there now"))

@@ -45,6 +45,8 @@ struct Host {
     looked: Instant,
     /// The newest generation that was told of.
     running: Generation,
+    /// What the supervisor last said that all do.
+    phase: Option<Phase>,
     leaving: bool,
     /// The supervisor's process is known to be gone.
     gone: bool,
@@ -102,6 +104,7 @@ pub(super) async fn serve(
         heard,
         looked,
         running,
+        phase: None,
         leaving: false,
         gone: false,
         told: false,
@@ -262,6 +265,7 @@ impl Host {
     /// Tells people of a generation once it works.
     fn note(&mut self, directive: &Directive) {
         let Directive { generation, phase, membership, .. } = directive;
+        self.phase = Some(*phase);
         if *phase == Phase::Run && *generation > self.running {
             self.running = *generation;
             let own =
@@ -329,6 +333,7 @@ impl Host {
         let end = match goodbye {
             Ok(Some(goodbye)) => HostEnd::Dismissed(goodbye),
             _ if self.leaving => HostEnd::Left,
+            _ if self.phase == Some(Phase::Stop) => HostEnd::Unexplained,
             _ => HostEnd::Dismissed(Goodbye { code: 0, why: "the run is over".to_owned() }),
         };
         self.end(link, end).await

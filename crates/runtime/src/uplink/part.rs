@@ -68,6 +68,8 @@ pub enum HostEnd {
     },
     /// Another life of the supervisor answers.
     SupervisorRestarted,
+    /// The supervisor ended the run before its last step, and was lost before it said why.
+    Unexplained,
 }
 
 /// What a host brings into a run.
