@@ -196,10 +196,9 @@ pub(crate) fn by_name(trained: &[ColumnUse], header: &[&str]) -> Result<Vec<Is>,
             return Err(format!("the training table had no {}", columns_named(&new, shown(new.clone()))));
         }
         _ => {
-            return Err(format!(
-                "{} of the training table is missing",
-                columns_named(&lacking, shown(lacking.clone()))
-            ));
+            let is = if lacking.len() == 1 { "is" } else { "are" };
+            let columns = columns_named(&lacking, shown(lacking.clone()));
+            return Err(format!("{columns} of the training table {is} missing"));
         }
     }
     if let Some(twice) = (1..header.len()).find(|at| header[..*at].contains(&header[*at])) {
@@ -276,6 +275,8 @@ mod tests {
         let preparation = trained(TABLE);
         let says = |text| parse(&preparation, text).unwrap_err();
         assert_eq!(says("age\n1\n"), "new.csv line 1: column \"city\" of the training table is missing");
+        let both = "new.csv line 1: columns \"age\", \"city\" of the training table are missing";
+        assert_eq!(says("class\nyes\n"), both);
         assert_eq!(
             says("age,city,zip\n1,Bern,2\n"),
             "new.csv line 1: the training table had no column \"zip\""
