@@ -1,5 +1,5 @@
-//! Three hosts in network namespaces, with nothing between them but a relay that delays each packet by 20 ms and drops one
-//! in twenty. Needs root; where namespaces are not allowed the test says so and checks nothing.
+//! Hosts in network namespaces, with nothing between them but a relay that delays packets and drops some, or a network that is cut.
+//! Needs root; where namespaces are not allowed the test says so and checks nothing.
 
 use crate::harness::hosts::Hosts;
 use crate::harness::network::{Network, Weather};
@@ -70,4 +70,33 @@ fn nothing_is_lost_over_a_network_that_delays_and_drops_whatever_dies() {
     let (seen, dropped) = (seen.load(Ordering::Relaxed), dropped.load(Ordering::Relaxed));
     println!("{seen} packets, {dropped} of them dropped; recoveries {}", run.summary()["recoveries"]);
     assert!(seen > 1_000 && dropped * 30 > seen && dropped * 14 < seen, "{dropped} of {seen}");
+}
+
+/// It is told to leave over its old link, which the supervisor closes for the new one that the host has called over meanwhile.
+#[test]
+fn a_host_that_was_cut_off_while_the_run_was_interrupted_hears_of_it_over_another_link() {
+    if !has_turn(8) {
+        return;
+    }
+    let weather = Weather { delay: Duration::from_millis(1), one_in: u32::MAX.into(), seed: seed() };
+    let network = match Network::build(2, weather) {
+        Ok(network) => network,
+        Err(why) => return eprintln!("skipped: network namespaces cannot be had here ({why})"),
+    };
+    for cut in [960, 1040, 1100, 1150] {
+        let hosts = Hosts::at(&format!("{}:29400", Network::address(0)), "2");
+        let start = |rank: u32, arguments: &str| {
+            Running::of(network.command(rank as usize, &hosts.node(rank, arguments)))
+        };
+        let other = start(1, "ranks=1");
+        let mut first = start(0, &format!("{MLP} steps=1000000 threads=1 ranks=1 name=hosts"));
+        first.wait_for_world(2);
+        first.wait_for_step(20);
+        network.set_link(1, "down");
+        signal(Signal::TERM, first.pid());
+        std::thread::sleep(Duration::from_millis(cut));
+        network.set_link(1, "up");
+        first.finish().ended_with(130);
+        other.finish().ended_with(130);
+    }
 }

@@ -415,7 +415,7 @@ fn a_host_that_was_told_to_stop_and_not_why_does_not_say_that_all_is_done() {
     }
     let hosts = Hosts::on_loopback("2");
     let other = hosts.start(1, "ranks=1");
-    let mut first = hosts.start(0, &format!("{MLP} {PATIENT} steps=1000000 threads=1 ranks=2 name=hosts"));
+    let mut first = hosts.start(0, &format!("{MLP} detect=3s steps=1000000 threads=1 ranks=2 name=hosts"));
     first.wait_for_step(20);
     // The supervisor waits for this one, and for no step: it is told twice.
     signal(Signal::STOP, ranks_of(first.pid())[0]);

@@ -13,7 +13,7 @@ use crate::mail::Deliver;
 use crate::node::{AskLeave, Linked, NODE_MAILBOX, Node, NodeConfig, NodeNews, ToSupervisor};
 use crate::recipe::host_name;
 use dtrain_protocol::{
-    Directive, Goodbye, Message as Word, NodeConfig as NodeMachine, Phase, RankSetup, Timeouts,
+    Directive, Goodbye, Message as Word, NodeConfig as NodeMachine, Phase, RankSetup, StopFlag, Timeouts,
 };
 use dtrain_types::Generation;
 use kameo::prelude::*;
@@ -47,6 +47,8 @@ struct Host {
     running: Generation,
     /// What the supervisor last said that all do.
     phase: Option<Phase>,
+    /// Whether it said that the run is to end before its last step.
+    drains: bool,
     leaving: bool,
     /// The supervisor's process is known to be gone.
     gone: bool,
@@ -105,6 +107,7 @@ pub(super) async fn serve(
         looked,
         running,
         phase: None,
+        drains: false,
         leaving: false,
         gone: false,
         told: false,
@@ -142,6 +145,7 @@ impl Host {
         let mut probe: Option<Probe> = None;
         let (mut pause, mut dial_at) = (FIRST_PAUSE, Instant::now());
         let mut calling = tokio::task::JoinSet::new();
+        let mut last_word_by: Option<Instant> = None;
         loop {
             // A process that died closes no link: whoever came in its place knows nothing of it, and has to be called.
             let silent = self.heard.elapsed() >= self.timeouts.detect;
@@ -171,6 +175,9 @@ impl Host {
                     Some(word) => {
                         probe = None;
                         self.hear(word).await;
+                    }
+                    None if self.leaving && last_word_by.is_some() => {
+                        break self.end(link, HostEnd::Left).await;
                     }
                     None => {
                         self.drop_link(&mut link);
@@ -203,9 +210,18 @@ impl Host {
                             break self.end(link, HostEnd::Interrupted).await;
                         }
                     }
-                    NodeNews::Left => break self.see_off(link).await,
+                    NodeNews::Left => {
+                        let patience = self.patience_for_the_last_word();
+                        last_word_by.get_or_insert_with(|| Instant::now() + patience);
+                    }
                 },
-                () = sleep_until(look) => {}
+                () = sleep_until(last_word_by.map_or(look, |by| by.min(look))) => {}
+            }
+            if let Some(by) = last_word_by {
+                if Instant::now() >= by {
+                    break self.end(link, self.end_without_a_word()).await;
+                }
+                continue;
             }
             if let Some(end) = self.look_for_life(&mut probe) {
                 break self.end(link, end).await;
@@ -262,10 +278,10 @@ impl Host {
         let _ = self.node.tell(Deliver(word)).send().await;
     }
 
-    /// Tells people of a generation once it works.
+    /// Notes what all do, and tells people of a generation once it works.
     fn note(&mut self, directive: &Directive) {
-        let Directive { generation, phase, membership, .. } = directive;
-        self.phase = Some(*phase);
+        let Directive { generation, phase, membership, stop, .. } = directive;
+        (self.phase, self.drains) = (Some(*phase), stop.has(StopFlag::DRAIN));
         if *phase == Phase::Run && *generation > self.running {
             self.running = *generation;
             let own =
@@ -314,29 +330,20 @@ impl Host {
         let _ = self.node.tell(Linked).send().await;
     }
 
-    /// The node has left; what the run came to may still be on its way.
-    async fn see_off(&self, mut link: Option<HostLink>) -> io::Result<HostEnd> {
-        let last = async {
-            loop {
-                match next_word(&mut link).await {
-                    Some(Word::Goodbye(goodbye)) => return Some(goodbye),
-                    Some(_) => {}
-                    None => return None,
-                }
-            }
-        };
+    /// How long what the run came to may be on its way once the node has left, over another link where one breaks.
+    fn patience_for_the_last_word(&self) -> Duration {
         // Where this host alone leaves there is no such word.
-        let goodbye = match self.leaving {
-            true => timeout(self.timeouts.heartbeat, last).await,
-            false => timeout(self.timeouts.detect * 2, last).await,
-        };
-        let end = match goodbye {
-            Ok(Some(goodbye)) => HostEnd::Dismissed(goodbye),
+        if self.leaving { self.timeouts.heartbeat } else { self.timeouts.detect * 2 }
+    }
+
+    /// The end of a host that has left, and was not told what the run came to.
+    fn end_without_a_word(&self) -> HostEnd {
+        match self.phase {
             _ if self.leaving => HostEnd::Left,
-            _ if self.phase == Some(Phase::Stop) => HostEnd::Unexplained,
+            Some(Phase::Stop) => HostEnd::Unexplained,
+            _ if self.drains => HostEnd::Interrupted,
             _ => HostEnd::Dismissed(Goodbye { code: 0, why: "the run is over".to_owned() }),
-        };
-        self.end(link, end).await
+        }
     }
 
     async fn end(&self, link: Option<HostLink>, end: HostEnd) -> io::Result<HostEnd> {
