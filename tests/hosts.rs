@@ -309,15 +309,18 @@ fn the_first_host_may_be_killed_and_started_again_and_no_step_is_lost_or_doubled
     if !has_turn(5) {
         return;
     }
-    // Where there is a checkpoint, and before there is one; by --resume, and by the same words as at first.
-    for (checkpoints, again) in
-        [("checkpoint.every=40~steps", "--resume name=hosts ranks=2"), ("checkpoint.every=none", "")]
-    {
+    // Where there is a checkpoint, and before there is one; by --resume, and by the same words as at first; where the others are there from the
+    // beginning, and where they have joined.
+    for (nodes, checkpoints, again) in [
+        ("3", "checkpoint.every=40~steps", "--resume name=hosts ranks=2"),
+        ("1..3", "checkpoint.every=none", ""),
+    ] {
         let model = format!("{MLP} steps=1200 threads=1 {checkpoints}");
         let words = format!("{model} ranks=2 name=hosts resume=auto");
-        let hosts = Hosts::on_loopback("3");
+        let hosts = Hosts::on_loopback(nodes);
         let others = [hosts.start(1, "ranks=2"), hosts.start(2, "ranks=1")];
         let mut first = hosts.start(0, &words);
+        first.wait_for_world(5);
         first.wait_for_step(20);
         let held: Vec<Vec<u32>> = others.iter().map(|other| ranks_of(other.pid())).collect();
         for life in 1..4 {

@@ -69,7 +69,7 @@ impl Cluster {
             lines.iter().filter(|line| line["event"] == "step").filter_map(|line| line["step"].as_u64());
         assert_eq!(made.collect::<Vec<u64>>(), (1..=steps).collect::<Vec<u64>>());
         audit_is_clean(self.shared.path(), "a");
-        for gone in [".supervisor", ".keeper", ".seen-by-hosts", ".ending"] {
+        for gone in [".supervisor", ".keeper", ".seen-by-hosts", ".ending", ".hosts"] {
             assert!(!self.run().join(gone).exists(), "{gone} is left behind");
         }
     }

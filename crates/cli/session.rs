@@ -26,7 +26,7 @@ use dtrain_engine::{Replica, StateShape};
 use dtrain_protocol::{Ending, Losses, Outcome, RankSetup, StartFrom, SupervisorConfig, TakenOver, Timeouts};
 use dtrain_runtime::{
     Conclusion, Found, Gateway, Journal, KeeperPlan, KeeperSetup, Observer, Program, RankHandles, Ranks,
-    RunFacts, RunFiles, RunPlan, Standing, forget_ending, serve, specs, supervise,
+    RunFacts, RunFiles, RunPlan, Standing, forget_ending, forget_hosts, serve, specs, supervise,
 };
 use dtrain_telemetry::ledger::{Binding, LedgerWriter};
 use dtrain_telemetry::profile::{self, ProfileReport};
@@ -135,6 +135,7 @@ impl Session {
         };
         if found.is_none() {
             forget_ending(&self.run.path);
+            forget_hosts(&self.run.path);
         }
         let ledger = self.open_ledger(found.as_ref())?;
         let taken_over = found.as_ref().map(|found| self.taken_over(found, &ledger));
@@ -164,6 +165,7 @@ impl Session {
         if many {
             remove_probe(&self.run.path);
             forget_leader(&self.run.path);
+            forget_hosts(&self.run.path);
         }
         forget_keeper(&self.run.path);
         forget_ending(&self.run.path);
@@ -250,7 +252,7 @@ impl Session {
         // Its steps are in the books as well, or it is not believed.
         let written = found.ending.filter(|ending| ending.step <= recorded);
         let ending = written.or_else(|| self.ending_of(self.resume.filter(|id| self.is_complete_with(*id))?));
-        TakenOver { recorded, validated, enough, ending, vacant: self.succeeds() }
+        TakenOver { recorded, validated, enough, ending, nodes: found.hosts.clone(), vacant: self.succeeds() }
     }
 
     /// Whether this checkpoint holds the last step that the run is to make.
@@ -416,7 +418,8 @@ impl Session {
         let samples = self.plan.opened.train.len();
         run.hosts = Some(Hosts { probe, samples, mesh: None });
         // Other hosts have GPUs of their own, or none.
-        let gateway = gateway.with_setup(RunSetup { gpus: None, ..run.clone() }.to_setup());
+        let gateway =
+            gateway.of_run(self.run.path.clone(), RunSetup { gpus: None, ..run.clone() }.to_setup());
         run.hosts.iter_mut().for_each(|hosts| hosts.mesh = Some(mesh));
         Ok((Some(gateway), run.to_setup()))
     }

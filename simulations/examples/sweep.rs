@@ -2,7 +2,7 @@
 //!
 //! Words after that choose the world and its faults: `12x3` is 12 ranks on 3 hosts; `none`, `all` or the name of a kind is what goes
 //! wrong; `shards`, `gradients` or `parameters` is what ranks share out, `lazy` has its mirrors copied when
-//! ranks are back. A kind that is named more often is drawn more often, and `supervisor-crash:23` names it 23 times.
+//! ranks are back, `joined` begins with one host, whom the others join. A kind that is named more often is drawn more often, and `supervisor-crash:23` names it 23 times.
 
 use dtrain_sim::{DataPlane, FaultKind, Faults, Settings, simulate};
 use dtrain_simulations::{Limit, Sweep, sweep};
@@ -39,8 +39,8 @@ fn world(word: &str) -> Option<(u32, u32)> {
 fn main() -> Result<(), String> {
     let words: Vec<String> = std::env::args().skip(1).collect();
     let number = |at: usize| words.get(at).and_then(|word| word.parse::<u64>().ok());
-    let first =
-        number(0).ok_or("sweep FIRST [END] [RANKSxHOSTS] [shards|gradients|parameters] [lazy] [FAULT...]")?;
+    let first = number(0)
+        .ok_or("sweep FIRST [END] [RANKSxHOSTS] [shards|gradients|parameters] [lazy] [joined] [FAULT...]")?;
     let end = number(1);
     let mut settings = Settings::of(first);
     let mut drawn = None;
@@ -49,6 +49,8 @@ fn main() -> Result<(), String> {
             (settings.ranks, settings.nodes) = (ranks, nodes);
         } else if let Some(plane) = shared_out(word) {
             settings.plane = plane;
+        } else if word == "joined" {
+            settings.begins_with = Some(1);
         } else if word == "lazy" {
             settings.remirror = Remirror::Lazy;
         } else {

@@ -5,12 +5,13 @@
 //! file does not know why the supervisor died.
 
 use crate::ending_file::read_ending;
+use crate::hosts_file::read_hosts;
 use crate::observer::EpochSeen;
 use crate::patience::{Patience, Standing};
 use dtrain_protocol::Ending;
-use dtrain_types::{Epoch, Generation, MicroRange, Step};
+use dtrain_types::{Epoch, Generation, MicroRange, NodeId, Step};
 use serde_json::Value;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
 use std::path::Path;
@@ -29,6 +30,8 @@ pub struct Found {
     pub epochs: BTreeMap<Step, EpochSeen>,
     /// Who computed which micro-batches in the newest generations.
     pub ranges: BTreeMap<Generation, Vec<MicroRange>>,
+    /// Which hosts were let in.
+    pub hosts: BTreeSet<NodeId>,
     /// What the run ended with, where it had ended.
     pub ending: Option<Ending>,
 }
@@ -38,7 +41,8 @@ impl Found {
     ///
     /// *Blocks* on the disk. *Errors*: of the system.
     pub fn read(run_dir: &Path) -> io::Result<Self> {
-        let mut found = Self { ending: read_ending(run_dir), ..Self::default() };
+        let hosts = read_hosts(run_dir);
+        let mut found = Self { hosts, ending: read_ending(run_dir), ..Self::default() };
         for line in tail(&run_dir.join("events.jsonl"))? {
             match line.get("event").and_then(Value::as_str) {
                 Some("step") => found.events = found.events.max(step(&line)),

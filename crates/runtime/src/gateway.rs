@@ -4,6 +4,7 @@
 //! know what the words mean, except the first one, which says who is there.
 
 use crate::clock::time_of_day;
+use crate::hosts_file::note_host;
 use crate::link::{self, LinkReceiver, LinkSender};
 use crate::mail::Heard;
 use crate::supervisor::{NodeIs, NodeLost, Supervisor, ToNode};
@@ -16,6 +17,7 @@ use dtrain_types::{NodeId, counted};
 use kameo::prelude::*;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 use tokio::task::{JoinHandle, JoinSet};
@@ -28,6 +30,8 @@ pub struct Gateway {
     links: IoThread,
     most_nodes: u32,
     timeouts: Timeouts,
+    /// The folder of the run, where it is written down who was let in.
+    run_dir: PathBuf,
     setup: RankSetup,
     /// The node beside the supervisor, which comes by another way; none where the supervisor has no ranks beside it.
     beside: Option<NodeId>,
@@ -49,8 +53,8 @@ impl Gateway {
         let own = identity.clone();
         let tuning = tuning(&timeouts);
         let endpoint = links.run(async move { Endpoint::bind(addr, &own, tuning) })?;
-        let (setup, beside) = (RankSetup::default(), Some(NodeId(0)));
-        Ok(Self { endpoint, links, most_nodes, timeouts, setup, beside, board: None })
+        let (run_dir, setup, beside) = (PathBuf::new(), RankSetup::default(), Some(NodeId(0)));
+        Ok(Self { endpoint, links, most_nodes, timeouts, run_dir, setup, beside, board: None })
     }
 
     /// Where it listens.
@@ -59,10 +63,10 @@ impl Gateway {
         self.endpoint.local_addr()
     }
 
-    /// The same with the set-up that every node gets.
+    /// The same for the run in this folder, with the set-up that every node gets.
     #[must_use]
-    pub fn with_setup(self, setup: RankSetup) -> Self {
-        Self { setup, ..self }
+    pub fn of_run(self, run_dir: PathBuf, setup: RankSetup) -> Self {
+        Self { run_dir, setup, ..self }
     }
 
     /// The same for a supervisor that leads from a host whose node calls it like all others.
@@ -79,10 +83,13 @@ impl Gateway {
 
     /// Begins to let nodes in. *Panics* outside of a tokio runtime.
     pub(crate) fn start(self, supervisor: ActorRef<Supervisor>) -> OpenGateway {
-        let Self { mut endpoint, links, most_nodes, timeouts, setup, beside, board } = self;
-        let linked = Mutex::default();
+        let Self { mut endpoint, links, most_nodes, timeouts, run_dir, setup, beside, board } = self;
+        if let Some(node) = beside {
+            note_host(&run_dir, node);
+        }
+        let (noting, linked) = (tokio::sync::Mutex::new(run_dir), Mutex::default());
         let registry =
-            Arc::new(NodeRegistry { supervisor, most_nodes, beside, timeouts, setup, board, linked });
+            Arc::new(NodeRegistry { supervisor, most_nodes, beside, timeouts, noting, setup, board, linked });
         let (own, detect) = (Arc::clone(&registry), timeouts.detect);
         let accepting = tokio::spawn(async move {
             let mut serving = JoinSet::new();
@@ -167,6 +174,8 @@ struct NodeRegistry {
     most_nodes: u32,
     beside: Option<NodeId>,
     timeouts: Timeouts,
+    /// The folder in which hosts are noted, one at a time.
+    noting: tokio::sync::Mutex<PathBuf>,
     setup: RankSetup,
     board: Option<Arc<Board>>,
     linked: Mutex<BTreeMap<NodeId, LinkedNode>>,
@@ -234,6 +243,14 @@ impl NodeRegistry {
         }
     }
 
+    /// Writes down that the node was let in, before it hears a word.
+    async fn note(&self, node: NodeId) {
+        let run_dir = self.noting.lock().await;
+        let path = run_dir.clone();
+        // Nobody ends it but a runtime that ends.
+        let _ = tokio::task::spawn_blocking(move || note_host(&path, node)).await;
+    }
+
     /// Notes that the node was heard; false if the link is no longer its own.
     fn hear(&self, node: NodeId, link: &LinkSender) -> bool {
         let mut linked = self.linked();
@@ -267,6 +284,7 @@ async fn serve(connection: Connection, registry: Arc<NodeRegistry>) {
         return connection.close();
     }
     tracing::info!(%node, %from, host = report.host, "a node is linked");
+    registry.note(node).await;
     link.send(&Word::Clock(ClockReading { heard, said: time_of_day() }));
     link.send(&Word::RankSetup(registry.setup.clone()));
     let supervisor = registry.supervisor.clone();

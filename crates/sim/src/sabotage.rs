@@ -88,11 +88,13 @@ pub enum Sabotage {
     EarlyEnding,
     /// A supervisor that takes over does not read that the run has ended.
     UnreadEnding,
+    /// A supervisor that takes over does not read which hosts joined the run.
+    UnreadHosts,
 }
 
 impl Sabotage {
     /// All of them.
-    pub const ALL: [Self; 41] = [
+    pub const ALL: [Self; 42] = [
         Self::UnfencedFrames,
         Self::LeftTooEarly,
         Self::HalfCopy,
@@ -134,5 +136,6 @@ impl Sabotage {
         Self::UnreadValidation,
         Self::EarlyEnding,
         Self::UnreadEnding,
+        Self::UnreadHosts,
     ];
 }

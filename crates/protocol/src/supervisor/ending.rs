@@ -93,7 +93,7 @@ impl Supervisor {
                 _ => self.faults.values().cloned().collect(),
             };
         }
-        if let Some(ending) = self.config.taken_over.and_then(|before| before.ending) {
+        if let Some(ending) = self.config.taken_over.as_ref().and_then(|before| before.ending) {
             effects.push(SupervisorEffect::Event(Event::HadEnded { step: ending.step }));
         }
         self.outcome = Some(outcome.clone());

@@ -102,7 +102,7 @@ impl Supervisor {
         self.seat_newcomers(now, effects);
         let able: Vec<MemberId> = self.able().collect();
         let hopeful = self.slots.values().filter(|slot| slot.is_hopeful()).count();
-        let missing_nodes = self.nodes.len() < self.config.wanted_nodes as usize;
+        let missing_nodes = self.nodes.len() < self.config.wanted_nodes as usize || self.recalls(now);
         let least = self.config.min_ranks.max(1) as usize;
         let over = now >= self.since + self.config.join_timeout;
         let hopeless = hopeful < least && !missing_nodes;

@@ -96,7 +96,7 @@ impl Supervisor {
         // Noticed once; and whoever waits for a word of ours gets it now.
         self.beat_at = now;
         // Hosts that are yet to call may have done so meanwhile, and lost their links again.
-        let far = self.nodes.len().max(self.config.wanted_nodes as usize) > 1;
+        let far = self.config.most_nodes > 1;
         self.forgiven = now + if far { times.back } else { times.detect };
         for slot in self.slots.values_mut() {
             match &mut slot.place {

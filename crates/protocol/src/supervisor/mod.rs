@@ -60,7 +60,7 @@ pub enum Losses {
 }
 
 /// What a supervisor finds of the life before it, which has ended in the middle of the run.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TakenOver {
     /// All steps up to this one are written down.
     pub recorded: Step,
@@ -70,6 +70,8 @@ pub struct TakenOver {
     pub enough: Option<Step>,
     /// What the run ended with, where it had ended: then nothing is left but to tell whoever has not heard it.
     pub ending: Option<Ending>,
+    /// Which nodes were let in, as far as it is known: a run may have begun without some of them.
+    pub nodes: BTreeSet<NodeId>,
     /// The node whose host led before, where this life leads from another one: that host may be gone with its supervisor.
     pub vacant: Option<NodeId>,
 }
@@ -203,12 +205,14 @@ impl Supervisor {
         assert!(config.wanted_nodes > 0 && config.most_nodes >= config.wanted_nodes, "a run has a node");
         let (first, reserved) = (config.first_generation, config.reserved);
         assert!(first > Generation(0), "generation 0 is none yet");
-        let leads = config.taken_over.map_or(Generation(0), |_| first);
+        let leads = config.taken_over.as_ref().map_or(Generation(0), |_| first);
         assert!(reserved >= first.max(leads.next()), "generation {first} is not reserved");
         let start = config.start.step();
         let resumed = if let StartFrom::Checkpoint(id) = config.start { Some(id) } else { None };
-        let TakenOver { recorded, validated, enough, ending, .. } =
-            config.taken_over.unwrap_or(TakenOver { recorded: start, ..TakenOver::default() });
+        let TakenOver { recorded, validated, enough, ending, .. } = config
+            .taken_over
+            .clone()
+            .unwrap_or_else(|| TakenOver { recorded: start, ..TakenOver::default() });
         assert!(recorded >= start, "step {start} of a checkpoint is not written down");
         let last = enough.unwrap_or(config.schedule.last);
         assert!(start < last || ending.is_some(), "no step is left after {start} of {last}");
@@ -225,7 +229,7 @@ impl Supervisor {
             resume_point: ResumePoint::default(),
             bootstrap: None,
             pending: Pending::default(),
-            progress: match config.taken_over {
+            progress: match &config.taken_over {
                 Some(_) => Progress::new(start, recorded).taking_over(),
                 None => Progress::new(start, recorded),
             },

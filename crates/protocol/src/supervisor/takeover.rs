@@ -15,7 +15,7 @@ use dtrain_types::{Generation, Incarnation, Instant, MemberId, NodeId, Step};
 impl Supervisor {
     /// The number that this life leads by before it names a generation; 0 where nobody led before.
     fn leads_by(&self) -> Generation {
-        self.config.taken_over.map_or(Generation(0), |_| self.config.first_generation)
+        self.config.taken_over.as_ref().map_or(Generation(0), |_| self.config.first_generation)
     }
 
     /// The number before the first life of a slot: no two lives of a member have one number, whoever began them.
@@ -77,16 +77,25 @@ impl Supervisor {
     /// gone, all the others would wait for nobody. Every sign of life asks anew, so no time of its own is needed.
     pub(super) fn recalls(&self, now: Instant) -> bool {
         let late = self.config.timeouts.late;
-        let vacant = self.config.taken_over.and_then(|before| before.vacant);
-        let gone = vacant.is_some_and(|node| now >= self.since + late && !self.nodes.contains_key(&node));
-        let missing = self.nodes.len() + usize::from(gone) < self.config.wanted_nodes as usize;
-        missing && self.recalls_until().is_some_and(|until| now < until)
+        let vacant = self.config.taken_over.as_ref().and_then(|before| before.vacant);
+        let gone = vacant.filter(|node| now >= self.since + late && !self.nodes.contains_key(node));
+        self.misses_nodes(gone) && self.recalls_until().is_some_and(|until| now < until)
+    }
+
+    /// Whether a node of the life before has not called: there were as many as the run begins with, and those that were let in later.
+    ///
+    /// 1. A run begins with host 0 alone. Hosts 1 and 2 join it, and have its state.
+    /// 2. Host 0 dies with the supervisor, and comes back at once. *Unsafe*: it goes on without them, from a checkpoint.
+    fn misses_nodes(&self, gone: Option<NodeId>) -> bool {
+        let is_missing = |node: &NodeId| Some(*node) != gone && !self.nodes.contains_key(node);
+        let joined = self.config.taken_over.as_ref().map(|before| &before.nodes);
+        joined.is_some_and(|joined| joined.iter().any(is_missing))
+            || self.nodes.len() + usize::from(gone.is_some()) < self.config.wanted_nodes as usize
     }
 
     /// When nobody is expected any more to call, if nodes of the life before are missing.
     pub(super) fn recalls_until(&self) -> Option<Instant> {
-        let missing = self.nodes.len() < self.config.wanted_nodes as usize;
-        (self.is_taking_over() && missing).then(|| self.since + self.config.timeouts.back * 2)
+        (self.is_taking_over() && self.misses_nodes(None)).then(|| self.since + self.config.timeouts.back * 2)
     }
 
     /// Gives new members to nodes that have room for more than was found there, once nobody is expected who may have the numbers.

@@ -10,7 +10,7 @@ mod world;
 use dtrain_protocol::{
     Digest, Directive, Heartbeat, Left, Limits, Loaded, Member, MemberConfig, MemberEffect, Membership,
     NodeReport, Number, Outcome, Participant, Pending, Phase, ResumePoint, StartFrom, StateSource,
-    StepRecord, StopFlag, Supervisor, SupervisorConfig,
+    StepRecord, StopFlag, Supervisor, SupervisorConfig, TakenOver,
 };
 use dtrain_types::{
     CheckpointId, Epoch, Generation, Holding, Incarnation, Instance, Instant, MemberId, MicroRange, NodeId,
@@ -125,6 +125,31 @@ fn a_host_that_does_not_come_is_waited_for_and_then_no_more() {
     assert_eq!(world.supervisor.generation(), LEADS, "those of host 1 may be ahead");
     world.wait(200);
     assert_eq!(world.members(), [0, 1]);
+}
+
+/// 1. A run begins with one host of three. Host 1 joins it, and host 2 does not; host 0 dies with the supervisor, and comes back at once.
+/// 2. *Unsafe*: it goes on without host 1, which alone has the state, or gives the numbers of its ranks to those of host 2.
+#[test]
+fn a_host_that_joined_the_run_is_waited_for_and_one_that_did_not_does_not_stand_for_it() {
+    let joined = TakenOver { nodes: [NodeId(0), NodeId(1)].into(), ..known() };
+    let config = SupervisorConfig { wanted_nodes: 1, most_nodes: 3, ..config(Some(joined)) };
+    let mut world = World::of(config);
+    world.calls(0, &[]);
+    world.calls(2, &[]);
+    world.wait(4_900);
+    assert_eq!((world.supervisor.generation(), world.ordered(2, 0)), (LEADS, None));
+    world.calls(1, &[lives(0), lives(1)]);
+    [0, 1].into_iter().for_each(|member| world.answers(member, at(8)));
+    assert_eq!((world.members(), world.is_kept(1, 0)), (vec![0, 1], true));
+    // One that does not come is waited for no longer than others.
+    let joined = TakenOver { nodes: [NodeId(0), NodeId(1)].into(), ..known() };
+    let mut world = World::of(SupervisorConfig { wanted_nodes: 1, ..world::config(Some(joined)) });
+    world.calls(0, &[lives(0)]);
+    world.answers(0, at(8));
+    world.wait(4_900);
+    assert_eq!(world.supervisor.generation(), LEADS);
+    world.wait(200);
+    assert_eq!(world.members(), [0]);
 }
 
 /// 1. The supervisor dies with host 0. Host 1 leads from now on.

@@ -198,10 +198,11 @@ impl World {
             }
             _ => {
                 let Some(host) = self.host_of_victim(victim) else { return };
-                // Somebody must stay, or the run ends in good order.
+                // Somebody must stay, or the run ends in good order: of those that have joined it.
+                let joins = self.let_in.len() < self.settings.nodes as usize;
                 let stay = self.hosts.iter().filter(|host| !host.leaves).count();
                 let gathers = self.supervisor.phase() == dtrain_protocol::Phase::Join;
-                self.excuses.drained |= stay <= 1 || gathers || self.dead || self.leads_by.0 > 0;
+                self.excuses.drained |= stay <= 1 || joins || gathers || self.dead || self.leads_by.0 > 0;
                 self.hosts[host.0 as usize].leaves = true;
                 self.excuses.short = true;
                 self.touched_all = self.now;

@@ -156,6 +156,8 @@ struct World {
     journal_at: u64,
     /// What is on the disk of the run.
     on_disk: TakenOver,
+    /// Which hosts were let in, as the disk has it.
+    let_in: BTreeSet<NodeId>,
     /// The host whose supervisor died with it, where another one leads from then on.
     vacant: Option<NodeId>,
     /// A supervisor that was replaced and is not dead.
@@ -291,6 +293,7 @@ impl World {
             journal: VecDeque::new(),
             journal_at: 0,
             on_disk: TakenOver::default(),
+            let_in: BTreeSet::new(),
             vacant: None,
             ghost: None,
             wakes_again: false,

@@ -66,6 +66,8 @@ pub struct Settings {
     pub ranks: u32,
     /// On how many hosts.
     pub nodes: u32,
+    /// With how many hosts the run begins; the others join it. None: with all, or with one, as the seed says.
+    pub begins_with: Option<u32>,
     /// How they reach one another.
     pub plane: DataPlane,
     /// When shards have as many holders again of which one was lost.
@@ -92,6 +94,7 @@ impl Settings {
             seed: Seed(seed),
             ranks: 8,
             nodes: 2,
+            begins_with: None,
             plane: DataPlane::Drawn,
             remirror: Remirror::Now,
             steps: 30,
@@ -116,7 +119,9 @@ impl Settings {
             (DataPlane::Drawn, 1) => Remirror::Lazy,
             _ => self.remirror,
         };
-        Self { plane, nodes, remirror, ..self }
+        let alone = self.plane == DataPlane::Drawn && self.seed.0 / 24 % 8 == 7;
+        let begins_with = self.begins_with.or(Some(if alone { 1 } else { nodes }));
+        Self { plane, nodes, begins_with, remirror, ..self }
     }
 }
 
@@ -156,7 +161,7 @@ pub(super) fn schedule(settings: &Settings, job: &Job) -> Schedule {
 pub(super) fn config(settings: &Settings, job: &Job, timeouts: Timeouts) -> SupervisorConfig {
     SupervisorConfig {
         instance: Instance(77),
-        wanted_nodes: settings.nodes,
+        wanted_nodes: settings.begins_with.unwrap_or(settings.nodes),
         most_nodes: settings.nodes,
         most_ranks: settings.ranks,
         min_ranks: 1,

@@ -10,6 +10,7 @@ use crate::sabotage::Sabotage;
 use crate::situation::Situation;
 use dtrain_protocol::{Ending, Outcome, StartFrom, Supervisor, SupervisorConfig, TakenOver};
 use dtrain_types::{Generation, Instance, NodeId};
+use std::collections::BTreeSet;
 
 /// A host has called again within so long after somebody listens. *Units*: nanoseconds.
 const CALLS_AGAIN: u64 = 2 * SECOND;
@@ -90,7 +91,10 @@ impl World {
         let unread = self.breaks(Sabotage::UnreadValidation);
         let validated = self.on_disk.validated.filter(|_| !unread);
         let ending = self.on_disk.ending.filter(|_| !self.breaks(Sabotage::UnreadEnding));
-        let known = TakenOver { validated, ending, vacant: self.vacant, ..self.on_disk };
+        let unread = self.breaks(Sabotage::UnreadHosts);
+        let nodes = if unread { BTreeSet::new() } else { self.let_in.clone() };
+        let known = TakenOver { validated, ending, nodes, vacant: self.vacant, ..self.on_disk.clone() };
+        self.tell(|| format!("a supervisor takes over by {first}, it knows {known:?}"));
         let config = SupervisorConfig {
             instance: Instance(77 + first.0),
             start: newest.map_or(StartFrom::Fresh, StartFrom::Checkpoint),
@@ -99,7 +103,6 @@ impl World {
             reserved: self.reserved,
             ..before
         };
-        self.tell(|| format!("a supervisor takes over by {first}, it knows {known:?}"));
         let before = std::mem::replace(&mut self.supervisor, Supervisor::new(config));
         if std::mem::take(&mut self.wakes_again) {
             self.leave_a_ghost(before);

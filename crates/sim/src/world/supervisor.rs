@@ -96,6 +96,8 @@ impl World {
             Input::Heartbeat(beat) => self.mark(2, &[beat.member.0.into(), beat.number.0]),
             Input::NodeReport(report) => {
                 self.mark(3, &[report.node.0.into(), report.number.0]);
+                // It is written down before the node is let in.
+                self.let_in.insert(report.node);
                 if let Some((boot, number)) = self.supervisor.heard_of_node(report.node) {
                     self.fact(&Fact::Saw(View::OfNode(self.leads_by, report.node, boot), number));
                 }
