@@ -265,6 +265,16 @@ fn whoever_takes_over_and_stood_still_meanwhile_waits_for_the_found_as_long_as_h
     assert_eq!(world.supervisor.generation(), LEADS, "host 1 may be about to call again");
     [2, 3].into_iter().for_each(|member| world.answers(member, at(8)));
     assert_eq!(world.members(), [0, 1, 2, 3]);
+    // Also where it knows of one host alone, which is not its own.
+    let joined = TakenOver { nodes: [NodeId(1)].into(), vacant: Some(NodeId(0)), ..known() };
+    let mut world = World::of(SupervisorConfig { wanted_nodes: 1, ..config(Some(joined)) });
+    world.calls(1, &[lives(2), lives(3)]);
+    world.answers(2, at(8));
+    world.now = world.now + Duration::from_secs(20);
+    world.wait(2_000);
+    assert_eq!(world.supervisor.generation(), LEADS);
+    world.answers(3, at(8));
+    assert_eq!(world.members(), [2, 3]);
 }
 
 #[test]
