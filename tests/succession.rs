@@ -155,6 +155,37 @@ fn a_supervisor_that_is_killed_alone_is_followed_elsewhere_and_nothing_of_it_sta
     }
 }
 
+/// It stands still with its ranks while the others make the last steps, or are interrupted, and nobody is there any more when it wakes.
+#[test]
+fn a_host_that_slept_through_the_end_of_the_run_reads_it_in_the_folder_and_waits_for_nobody() {
+    if !has_turn(19) {
+        return;
+    }
+    for (words, signals, code) in [("steps=4000", false, 0), ("steps=1000000", true, 130)] {
+        let model = format!("{MLP} {words} threads=1 checkpoint.every=none");
+        let cluster = Cluster::new();
+        let others = [1, 2].map(|host| cluster.hosts.start(host, "ranks=1"));
+        let mut first = cluster.hosts.start(0, &format!("{} ranks=1", cluster.words(&model)));
+        first.wait_for_world(3);
+        first.wait_for_step(50);
+        let [second, third] = others;
+        let asleep = [vec![third.pid()], ranks_of(third.pid())].concat();
+        asleep.iter().for_each(|pid| signal(Signal::STOP, *pid));
+        first.wait_for_world(2);
+        if signals {
+            signal(Signal::INT, first.pid());
+        }
+        first.finish().ended_with(code);
+        second.finish().ended_with(code);
+        let woken = Instant::now();
+        asleep.iter().for_each(|pid| signal(Signal::CONT, *pid));
+        let third = third.finish();
+        third.ended_with(code);
+        assert!(woken.elapsed() < Duration::from_secs(30), "it waited {:?}", woken.elapsed());
+        wait_until_gone(&asleep);
+    }
+}
+
 #[test]
 fn a_supervisor_that_only_stands_still_is_not_followed() {
     if !has_turn(16) {

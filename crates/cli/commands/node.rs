@@ -18,12 +18,14 @@ use crate::rank_setup::RunSetup;
 use crate::report::Voice;
 use crate::request::run_meant;
 use crate::run_folder::RunFolder;
+use crate::status::Follower;
 use dtrain_checkpoint::RunLock;
 use dtrain_collective::Geometry;
 use dtrain_protocol::{BootId, ClockOffset, Goodbye};
 use dtrain_runtime::{
     Callee, HostConfig, HostEnd, HostNews, Isolation as Lives, Program, Succession, Uplink, UplinkError,
 };
+use dtrain_telemetry::Progress;
 use dtrain_types::{NodeId, Reduce, WorldSize, counted};
 use std::net::{IpAddr, SocketAddr};
 use std::os::unix::process::CommandExt;
@@ -115,6 +117,21 @@ fn succeed(
 /// Whether nobody leads a run that has not ended in good order.
 fn is_vacant(run_dir: &Path) -> bool {
     LeadingHost::of(run_dir).is_some() && RunLock::is_free(run_dir)
+}
+
+/// What a run has come to that ended in good order, as its folder tells: a host that was cut off meanwhile does not wait for another supervisor.
+fn ended(run_dir: &Path) -> Option<Goodbye> {
+    if LeadingHost::of(run_dir).is_some() || !RunLock::is_free(run_dir) {
+        return None;
+    }
+    let Progress { begun, summary, .. } =
+        Follower::new(RunFolder::at(run_dir.to_owned())).and_then(|mut run| run.look()).ok()?.progress;
+    let (code, why) = match summary {
+        Some(summary) if summary.steps >= begun.steps || summary.stopped.is_some() => (0, "the run is over"),
+        Some(_) => (130, "the run was interrupted"),
+        None => (1, "the run has failed"),
+    };
+    Some(Goodbye { code, why: why.to_owned() })
 }
 
 /// The run that these words mean, if it has begun and this host sees its folder.
@@ -306,7 +323,7 @@ fn succession(
     own: IpAddr,
 ) -> Succession {
     let program = external.map_or_else(Program::this, |program| program.rank_program());
-    let (run, lock) = (run_dir.to_owned(), run_dir.to_owned());
+    let (run, lock, over) = (run_dir.to_owned(), run_dir.to_owned(), run_dir.to_owned());
     let begin_in = run_dir.to_owned();
     let begin = move || {
         Command::new(&program.path)
@@ -321,6 +338,7 @@ fn succession(
     Succession {
         listens: Box::new(move || LeadingHost::of(&run).map(|leader| leader.at)),
         is_vacant: Box::new(move || is_vacant(&lock)),
+        ended: Box::new(move || ended(&over)),
         begin: Box::new(begin),
         after: BETWEEN_HOSTS * hosts.rank,
     }

@@ -259,6 +259,9 @@ impl Host {
         if silent < self.timeouts.detect {
             return None;
         }
+        if let Some(goodbye) = self.successor.ended() {
+            return Some(HostEnd::Dismissed(goodbye));
+        }
         if self.gone && silent >= self.timeouts.master {
             return Some(HostEnd::SupervisorGone { silent });
         }

@@ -3,6 +3,7 @@
 //! Several hosts may do so at a time. Who of them leads is decided by the lock of the run's folder, and nowhere here.
 
 use super::part::Succession;
+use dtrain_protocol::Goodbye;
 use rustix::process::{Pid, Signal, kill_process};
 use std::net::SocketAddr;
 use std::process::Child;
@@ -35,6 +36,11 @@ impl Successor {
     /// Where another supervisor is said to listen.
     pub(super) fn listens(&self) -> Option<SocketAddr> {
         self.succession.as_ref().and_then(|succession| (succession.listens)())
+    }
+
+    /// What the run came to, if it has ended without this host.
+    pub(super) fn ended(&self) -> Option<Goodbye> {
+        self.succession.as_ref().and_then(|succession| (succession.ended)())
     }
 
     /// The supervisor is heard.
