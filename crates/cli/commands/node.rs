@@ -119,13 +119,15 @@ fn is_vacant(run_dir: &Path) -> bool {
     LeadingHost::of(run_dir).is_some() && RunLock::is_free(run_dir)
 }
 
-/// What a run has come to that ended in good order, as its folder tells: a host that was cut off meanwhile does not wait for another supervisor.
+/// What a run has come to whose supervisor has let go of it, as its folder tells: a host that was cut off meanwhile waits for no other one.
 fn ended(run_dir: &Path) -> Option<Goodbye> {
     if LeadingHost::of(run_dir).is_some() || !RunLock::is_free(run_dir) {
         return None;
     }
-    let Progress { begun, summary, .. } =
+    let Progress { begun, begun_at, summary, .. } =
         Follower::new(RunFolder::at(run_dir.to_owned())).and_then(|mut run| run.look()).ok()?.progress;
+    // A folder that cannot be seen for a while says nothing.
+    begun_at?;
     let (code, why) = match summary {
         Some(summary) if summary.steps >= begun.steps || summary.stopped.is_some() => (0, "the run is over"),
         Some(_) => (130, "the run was interrupted"),

@@ -98,7 +98,7 @@ pub struct Succession {
     pub listens: Box<dyn Fn() -> Option<SocketAddr> + Send + Sync>,
     /// Whether nobody leads the run, so that this host may try to.
     pub is_vacant: Box<dyn Fn() -> bool + Send + Sync>,
-    /// What the run came to, if it has ended in good order while this host did not hear of it.
+    /// What the run came to, if its supervisor has ended it while this host did not hear of it.
     pub ended: Box<dyn Fn() -> Option<Goodbye> + Send + Sync>,
     /// Starts a supervisor on this host. It finds out by itself whether another host was faster, and ends then.
     pub begin: Box<dyn FnMut() -> io::Result<Child> + Send>,
