@@ -310,12 +310,13 @@ fn the_first_host_may_be_killed_and_started_again_and_no_step_is_lost_or_doubled
         return;
     }
     // Where there is a checkpoint, and before there is one; by --resume, and by the same words as at first; where the others are there from the
-    // beginning, and where they have joined.
-    for (nodes, checkpoints, again) in [
-        ("3", "checkpoint.every=40~steps", "--resume name=hosts ranks=2"),
-        ("1..3", "checkpoint.every=none", ""),
+    // beginning, and where they have joined: the first host alone takes seconds for all steps.
+    let large = "data=digits global_batch=512 micro_batch=16";
+    for (nodes, model, steps, again) in [
+        ("3", format!("{MLP} checkpoint.every=40~steps"), 1200, "--resume name=hosts ranks=2"),
+        ("1..3", format!("{large} checkpoint.every=none"), 700, ""),
     ] {
-        let model = format!("{MLP} steps=1200 threads=1 {checkpoints}");
+        let model = format!("{model} steps={steps} threads=1");
         let words = format!("{model} ranks=2 name=hosts resume=auto");
         let hosts = Hosts::on_loopback(nodes);
         let others = [hosts.start(1, "ranks=2"), hosts.start(2, "ranks=1")];
@@ -339,7 +340,7 @@ fn the_first_host_may_be_killed_and_started_again_and_no_step_is_lost_or_doubled
         assert_eq!(run.digest(), whole_digest(&model), "{}", run.stderr);
         assert_eq!(run.summary()["lost_steps"], 0, "{}", run.stderr);
         let folder = hosts.folder(0).join("runs/hosts");
-        assert_eq!(logged_steps(&folder), (1..=1200).collect::<Vec<u64>>(), "{}", run.stderr);
+        assert_eq!(logged_steps(&folder), (1..=steps).collect::<Vec<u64>>(), "{}", run.stderr);
         audit_is_clean(&hosts.folder(0), "hosts");
         for other in others {
             let other = other.finish();
