@@ -1,15 +1,16 @@
 #!/usr/bin/env python3
 """Everything that may befall real processes, drawn at random, and a judgement from outside: what `dtrain simulate` is to the protocol.
 
-Each seed draws a run (one to three hosts, each with a network of its own, that see one run folder or not; whole states or shards) and what
-happens to it: ranks, keepers, supervisors and whole hosts are killed (-9) or stand still for a while, hosts leave when they are asked to,
-networks are cut for a while, both ways or one, the disk is full for a while, logs and all. Who has ended is started again, as a scheduler
-does. Then nothing more happens, and the run has to end by itself: with the digest of one rank that nobody disturbed, with books that add up,
+Each seed draws a run (one to three hosts, all at the beginning or some later, each with a network of its own, that see one run folder or
+not; whole states or shards) and what happens to it: ranks, keepers, supervisors and whole hosts are killed (-9) or stand still for a while,
+hosts leave when they are asked to, networks are slow, lose a part of what they carry, or are cut, both ways or one, the disk is full for a
+while, logs and all, and where the run lies on ext4 or XFS the power fails: all that was not synced is gone. Who has ended is started again,
+as a scheduler does. Then nothing more happens, and the run has to end by itself: with the digest of one rank that nobody disturbed, with books that add up,
 every step once and in order unless all state was lost, nothing left running and nothing left behind. What a seed draws is the same each
 time; what it meets is not. Hosts that were cut off while the others ended cannot know it, and give up after a while.
 
     cargo build --release
-    sudo python3 bench/chaos.py --seeds 20             # networks and disks of their own need root
+    sudo python3 bench/chaos.py --seeds 20             # networks and disks of their own need root, and mkfs.xfs
     sudo python3 bench/chaos.py --first 17 --seeds 1 --keep
 """
 
@@ -25,6 +26,7 @@ import sys
 import tempfile
 import time
 
+from disk import Disk
 from supervisor import Networks, processes
 
 #: Steps of a run by its hosts: enough for the time in which things happen.
@@ -81,6 +83,8 @@ class Run:
         if level and chance.random() < 0.3:
             self.state.append("remirror=lazy")
         self.every = chance.choice(["none", "200 steps", "1 epoch"])
+        # With how many hosts the run begins: all of them, or one that others join.
+        self.nodes = chance.choice([f"{count}", f"1..{count}"])
         self.until, self.steps = arguments.seconds, STEPS[count - 1] // (3 if level == "parameters" else 1)
         self.networks = Networks(count, count > 1)
         self.master = self.networks.master()
@@ -88,8 +92,15 @@ class Run:
         subprocess.run([self.dtrain, "token", "new", "-o", token], check=True, stdout=subprocess.DEVNULL)
         self.environment = {**os.environ, "DTRAIN_TOKEN_FILE": token}
         self.hosts = [Host(rank, os.path.join(folder, f"host-{rank}")) for rank in range(count)]
-        self.run = os.path.join(folder, "shared") if self.shared else os.path.join(self.hosts[0].folder, "run")
-        self.ballast, self.was_full = os.path.join(folder, "ballast"), False
+        # Hosts with folders of their own get a path that means another one to each.
+        self.run_dir = os.path.join(folder, "disk", "run") if self.shared else os.path.join("disk", "run")
+        place = os.path.join(folder if self.shared else self.hosts[0].folder, "disk")
+        self.run = os.path.join(place, "run")
+        system = chance.choice([None, "ext4", "xfs"])
+        self.disk = Disk(system, folder + ".image", place) if system else os.mkdir(place)
+        self.ballast = [os.path.join(where, "ballast") for where in ([place, folder] if system else [folder])]
+        # Whether the log of events may have gaps; the books have none.
+        self.has_gaps = False
         self.told, self.healing = [], []
         # When each rank was last there, and what kept hosts from being reached: the host, from when and until when.
         self.seen, self.looked, self.unreached = {}, 0.0, []
@@ -97,15 +108,16 @@ class Run:
     def about(self):
         where = "one folder" if self.shared else "own folders"
         hosts = "+".join(map(str, self.ranks))
-        return f"{hosts} ranks, {where}, {' '.join(self.state) or 'whole states'}, checkpoint.every={self.every}"
+        on = self.disk.system if self.disk else "tmpfs"
+        return f"{hosts} ranks, nodes {self.nodes}, {where} on {on}, {' '.join(self.state) or 'whole states'}, checkpoint.every={self.every}"
 
     def start(self, host):
-        first = [*MODEL, f"steps={self.steps}", *self.state, f"run_dir={self.run}", "resume=auto", f"checkpoint.every={self.every}"]
+        first = [*MODEL, f"steps={self.steps}", *self.state, f"run_dir={self.run_dir}", "resume=auto", f"checkpoint.every={self.every}"]
         ranks = [f"ranks={self.ranks[host.rank]}"]
         if len(self.hosts) == 1:
             words = ["train", *ranks, *first]
         else:
-            words = ["node", "--rank", str(host.rank), "--master", self.master, "--nodes", f"1..{len(self.hosts)}", *ranks]
+            words = ["node", "--rank", str(host.rank), "--master", self.master, "--nodes", self.nodes, *ranks]
             words += first if host.rank == 0 or self.shared else []
         with open(os.path.join(self.folder, f"host-{host.rank}.log"), "ab", buffering=0) as log:
             with contextlib.suppress(OSError):
@@ -132,7 +144,9 @@ class Run:
             "stop-rank": 3, "stop-program": 3, "stop-host": 3, "leave": 2, "disk-full": 3,
         }
         if len(self.hosts) > 1:
-            kinds |= {"cut": 4, "cut-from": 2, "cut-to": 2}
+            kinds |= {"cut": 4, "cut-from": 2, "cut-to": 2, "slow": 2}
+        if self.disk:
+            kinds["power-cut"] = 4
         kind = chance.choices(list(kinds), kinds.values())[0]
         draw = lambda pids: [chance.choice(pids)] if pids else []
         name = f"host {host.rank}"
@@ -156,7 +170,11 @@ class Run:
             case "disk-full":
                 self.tell(f"{kind} for {length:.1f} s")
                 self.fill()
-                self.later(length, lambda: os.path.exists(self.ballast) and os.remove(self.ballast), [])
+                self.later(length, self.empty, [])
+            case "power-cut":
+                there = self.hosts if self.shared else self.hosts[:1]
+                self.tell(f"{kind} {' '.join(f'host {host.rank}' for host in there)}")
+                self.lose_power([pid for host in there for pid in host.all()])
             case "leave":
                 self.tell(f"{kind} {name}")
                 send([host.process.pid] if host.process else [], signal.SIGTERM)
@@ -166,27 +184,45 @@ class Run:
                 self.later(length, lambda: self.link(host, "up"), [host])
             case "cut-from" | "cut-to":
                 self.tell(f"{kind} {name} for {length:.1f} s")
-                self.lose(kind, host, "add")
-                self.later(length, lambda: self.lose(kind, host, "del"), [host])
+                self.treat(kind, host, "loss", "100%")
+                self.later(length, lambda: self.treat(kind, host), [host])
+            case "slow":
+                how = chance.choice([["delay", "40ms", "20ms"], ["loss", "10%"], ["delay", "5ms", "loss", "30%"], ["rate", "2mbit"]])
+                self.tell(f"{kind} {name} {' '.join(how)} for {3 * length:.1f} s")
+                self.treat("cut-from", host, *how)
+                self.later(3 * length, lambda: self.treat("cut-from", host), [host])
 
     def fill(self):
-        self.was_full = True
-        with open(self.ballast, "ab", buffering=0) as file:
-            for size in [1 << 20, 1 << 12, 1]:
-                try:
-                    while True:
-                        file.write(bytes(size))
-                except OSError:
-                    pass
+        self.has_gaps = True
+        for ballast in self.ballast:
+            with open(ballast, "ab", buffering=0) as file:
+                for size in [1 << 20, 1 << 12, 1]:
+                    try:
+                        while True:
+                            file.write(bytes(size))
+                    except OSError:
+                        pass
+
+    def empty(self):
+        for ballast in filter(os.path.exists, self.ballast):
+            os.remove(ballast)
+
+    def lose_power(self, pids):
+        """What stands still can write nothing more."""
+        self.has_gaps = True
+        send(pids, signal.SIGSTOP)
+        self.disk.cut()
+        send(pids, signal.SIGKILL)
+        self.disk.again()
 
     def link(self, host, state):
         Networks.ip("-n", self.networks.bridge, "link", "set", f"p{host.rank}", state)
 
-    def lose(self, kind, host, what):
-        """All that it sends, or that it is sent, is lost."""
+    def treat(self, kind, host, *how):
+        """What is done to all that it sends, or that it is sent; nothing ends it."""
         name, end = (self.networks.names[host.rank], "e") if kind == "cut-from" else (self.networks.bridge, f"p{host.rank}")
-        rule = ["root", "netem", "loss", "100%"] if what == "add" else ["root"]
-        subprocess.run(["ip", "netns", "exec", name, "tc", "qdisc", what, "dev", end, *rule], check=False, stderr=subprocess.DEVNULL)
+        rule = ["replace", "dev", end, "root", "netem", *how] if how else ["del", "dev", end, "root"]
+        subprocess.run(["ip", "netns", "exec", name, "tc", "qdisc", *rule], check=False, stderr=subprocess.DEVNULL)
 
     def look(self, restarts=True):
         """Heals what is due, and starts again who has ended. Whether all have ended well."""
@@ -213,8 +249,9 @@ class Run:
 
     def live(self):
         self.begun, self.began = time.monotonic(), time.time()
-        for host in self.hosts:
-            self.start(host)
+        self.start(self.hosts[0])
+        for host in self.hosts[1:]:
+            host.due = self.begun + (self.chance.choice([0, 0, 6, 12]) if ".." in self.nodes else 0)
         due = self.begun + 4
         while time.monotonic() < self.begun + self.until:
             if self.look():
@@ -252,19 +289,23 @@ class Run:
     def judge(self):
         digest = undisturbed(self.dtrain, self.steps)
         with open(os.path.join(self.run, "events.jsonl"), encoding="utf-8") as log:
-            events = [json.loads(line) for line in log]
+            lines = log.read().split("\n")
+        events = [json.loads(line) for line in lines[:-1]]
+        if any(map(os.path.exists, self.ballast)):
+            # The disk is full to this moment: what the run came to is nowhere to be read.
+            return 0
         told, again, in_order = 0, False, True
         for event in events:
             if event["event"] == "step":
                 # What nobody holds any more is made again, and another life of the supervisor tells it again.
-                # And the log has a gap where the disk was full; the books have none.
-                in_order &= event["step"] == told + 1 or again and 0 < event["step"] <= told or self.was_full and event["step"] > told
+                # And the log has a gap where the disk was full, or lost its power.
+                in_order &= event["step"] == told + 1 or again and 0 < event["step"] <= told or self.has_gaps and event["step"] > told
                 told, again = event["step"], False
             again |= event["event"] == "run"
         summary = [event for event in events if event["event"] == "summary"][-1]
         audit = subprocess.run([self.dtrain, "audit", self.run], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         lost = summary["lost_steps"]
-        left = [name for name in (".supervisor", ".keeper", ".seen-by-hosts", ".ending", ".hosts") if os.path.exists(os.path.join(self.run, name))]
+        left = [name for name in (".supervisor", ".keeper", ".seen-by-hosts", ".ending", ".hosts", ".ranges") if os.path.exists(os.path.join(self.run, name))]
         begun = time.monotonic()
         while (alive := {host.rank: host.all() for host in self.hosts if host.all()}) and time.monotonic() - begun < 15:
             time.sleep(0.1)
@@ -272,7 +313,7 @@ class Run:
         for held, words in [
             (not given_up, f"steps are made again, which these had made: {given_up}"),
             (summary["digest"] == digest, f"digest {summary['digest']}, and undisturbed {digest}"),
-            (in_order and (told == self.steps or self.was_full), f"steps are told in no order, up to {told}"),
+            (in_order and (told == self.steps or self.has_gaps), f"steps are told in no order, up to {told}"),
             (audit.returncode == 0, f"the books do not add up: {audit.stdout}"),
             (not left, f"left behind: {left}"),
             (not alive, f"they live on: {alive}"),
@@ -318,6 +359,8 @@ def main():
             for host in run.hosts:
                 send(host.all(), signal.SIGKILL)
             run.networks.remove()
+            if run.disk and not kept:
+                run.disk.remove()
         print(f"seed {seed:4}  {run.about()}  {said}", flush=True)
         if kept:
             print("\n".join(f"    {line}" for line in run.told), f"\n    {folder}", flush=True)

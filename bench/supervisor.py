@@ -65,7 +65,7 @@ class Networks:
         return "192.0.2.1:29400" if self.names else f"127.0.0.1:{free_port()}"
 
     def inside(self, host):
-        return ["ip", "netns", "exec", self.names[host]] if self.names else []
+        return ["nsenter", f"--net=/run/netns/{self.names[host]}"] if self.names else []
 
     def remove(self):
         for name in self.names and [*self.names, self.bridge]:

@@ -39,6 +39,7 @@ mod nccl;
 mod nccl_on_gpus;
 mod optimizer;
 mod parquet_tables;
+mod power;
 mod processes;
 mod profile;
 mod recovery;

@@ -69,7 +69,7 @@ impl Cluster {
             lines.iter().filter(|line| line["event"] == "step").filter_map(|line| line["step"].as_u64());
         assert_eq!(made.collect::<Vec<u64>>(), (1..=steps).collect::<Vec<u64>>());
         audit_is_clean(self.shared.path(), "a");
-        for gone in [".supervisor", ".keeper", ".seen-by-hosts", ".ending", ".hosts"] {
+        for gone in [".supervisor", ".keeper", ".seen-by-hosts", ".ending", ".hosts", ".ranges"] {
             assert!(!self.run().join(gone).exists(), "{gone} is left behind");
         }
     }
@@ -153,6 +153,28 @@ fn a_supervisor_that_is_killed_alone_is_followed_elsewhere_and_nothing_of_it_sta
     for host in others {
         host.finish().ended_with(130);
     }
+}
+
+/// Sooner than they would find that another host leads.
+#[test]
+fn ranks_whose_supervisor_alone_was_killed_end_with_a_run_that_ends_elsewhere() {
+    if !has_turn(15) {
+        return;
+    }
+    let model = format!("{MLP} steps=1000000 threads=1 checkpoint.every=none");
+    let cluster = Cluster::new();
+    let others = [1, 2].map(|host| cluster.hosts.start(host, "--json ranks=1"));
+    let mut first = cluster.hosts.start(0, &format!("{} ranks=1", cluster.words(&model)));
+    first.wait_for_step(50);
+    let left = [keepers_of(first.pid()), ranks_of(first.pid())].concat();
+    signal(Signal::KILL, first.pid());
+    let leads = successor_of(&others[0]);
+    cluster.wait_for(cluster.recorded() + 1);
+    signal(Signal::INT, leads);
+    for host in others {
+        host.finish().ended_with(130);
+    }
+    wait_until_gone(&left);
 }
 
 /// It stands still with its ranks while the others make the last steps, or are interrupted, and nobody is there any more when it wakes.

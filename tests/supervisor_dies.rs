@@ -58,6 +58,36 @@ fn a_supervisor_that_is_killed_costs_no_step_no_bit_and_no_rank() {
     }
 }
 
+/// A full disk may keep it out, and have room again for the steps.
+#[test]
+fn a_generation_that_the_disk_did_not_take_leaves_no_gap_in_the_books() {
+    let folder = folder();
+    let run_dir = folder.path().join("runs/a");
+    // Two hundred steps an epoch: at the end of each, ranks wait for the supervisor.
+    let model = "data=digits global_batch=7 micro_batch=1 model.kind=mlp steps=1500 threads=1";
+    let words = format!("{model} checkpoint.every=200~steps ranks=4 name=a resume=auto");
+    let mut run = Running::start(folder.path(), &words);
+    run.wait_for_step(20);
+    // Nothing can be put into the place of a folder that has something in it.
+    std::fs::remove_file(run_dir.join(".ranges")).expect("ranges are written down");
+    std::fs::create_dir_all(run_dir.join(".ranges/in-the-way")).expect("a folder");
+    signal(Signal::KILL, run.rank_pids()[1]);
+    let whole_again = |line: &serde_json::Value| line["event"] == "generation" && line["generation"] == 3;
+    assert!(run.wait_for(whole_again).is_some(), "{}", run.story());
+    run.wait_for_step(run.last_step() + 20);
+    // While it stands still ranks make steps that it does not write down.
+    signal(Signal::STOP, run.pid());
+    std::thread::sleep(Duration::from_millis(200));
+    signal(Signal::KILL, run.pid());
+    assert_eq!(run.finish().code, None);
+    let run = Running::start(folder.path(), &words).finish();
+    run.said("who computed what in generation ");
+    let whole = train(folder.path(), &format!("{model} ranks=1 name=whole"));
+    assert_eq!((run.digest(), &run.summary()["lost_steps"]), (whole.digest(), &0.into()), "{}", run.stderr);
+    assert_eq!(logged_steps(&run_dir), (1..=1500).collect::<Vec<u64>>());
+    audit_is_clean(folder.path(), "a");
+}
+
 #[test]
 fn a_supervisor_that_is_killed_in_the_first_epoch_is_followed_like_any_other() {
     let folder = folder();

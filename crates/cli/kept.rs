@@ -3,10 +3,8 @@
 //! It is there while a supervisor works, and stays when one is killed. Whether a keeper of that name still lives is another question.
 
 use crate::arguments::VERSION;
-use dtrain_runtime::{FolderNote, KeptName};
+use dtrain_runtime::{KeptName, NAMED_IN, Outlives};
 use std::path::Path;
-
-const NOTE: FolderNote = FolderNote(".keeper");
 
 /// A keeper that a supervisor which died has left.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -21,7 +19,7 @@ impl LeftKeeper {
     /// The keeper of this run, if the supervisor before left one and it lives.
     #[must_use]
     pub fn of(run_dir: &Path) -> Option<Self> {
-        let text = NOTE.read(run_dir)?;
+        let text = NAMED_IN.read(run_dir)?;
         let (name, version) = text.trim_end().split_once('\n')?;
         let name = KeptName::new(name.to_owned());
         name.is_there().then(|| Self { name, is_ours: version == VERSION })
@@ -33,14 +31,14 @@ impl LeftKeeper {
 /// *Errors*: of the system.
 pub fn name_keeper(run_dir: &Path) -> std::io::Result<KeptName> {
     let name = format!("{:016x}{:016x}", crate::random::u64()?, crate::random::u64()?);
-    NOTE.write(run_dir, &format!("{name}\n{VERSION}\n"))?;
+    NAMED_IN.write(run_dir, &format!("{name}\n{VERSION}\n"), Outlives::Process)?;
     Ok(KeptName::new(name))
 }
 
 /// The run is over, and its keeper gone.
 pub fn forget_keeper(run_dir: &Path) {
     // What stays names nobody.
-    NOTE.forget(run_dir);
+    NAMED_IN.forget(run_dir);
 }
 
 #[cfg(test)]
@@ -54,7 +52,7 @@ mod tests {
         let (one, two) = (name_keeper(folder.path()).unwrap(), name_keeper(folder.path()).unwrap());
         assert_ne!(one, two);
         assert_eq!(LeftKeeper::of(folder.path()), None, "nobody listens");
-        std::fs::write(NOTE.path(folder.path()), "half a file").unwrap();
+        std::fs::write(NAMED_IN.path(folder.path()), "half a file").unwrap();
         assert_eq!(LeftKeeper::of(folder.path()), None);
     }
 }

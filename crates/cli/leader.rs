@@ -3,7 +3,7 @@
 //! Hosts that see the folder find by it a supervisor that took the place of another one. Who leads is decided by the lock of the folder;
 //! this is only where.
 
-use dtrain_runtime::FolderNote;
+use dtrain_runtime::{FolderNote, Outlives};
 use std::net::SocketAddr;
 use std::path::Path;
 
@@ -31,7 +31,7 @@ impl LeadingHost {
     ///
     /// *Errors*: of the system.
     pub fn write(&self, run_dir: &Path) -> std::io::Result<()> {
-        NOTE.write(run_dir, &format!("{} {}\n", self.host, self.at))
+        NOTE.write(run_dir, &format!("{} {}\n", self.host, self.at), Outlives::Power)
     }
 }
 

@@ -8,7 +8,7 @@ use crate::external::Agreement;
 use crate::gpus::{ByLibraries, this_machine};
 use crate::mesh_address::MeshAddress;
 use dtrain_protocol::RankSetup;
-use dtrain_runtime::FolderNote;
+use dtrain_runtime::{FolderNote, Outlives};
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 
@@ -95,7 +95,7 @@ pub fn left_probe(run_dir: &Path) -> Option<String> {
 ///
 /// *Errors*: of the system.
 pub fn write_probe(run_dir: &Path, probe: &str) -> std::io::Result<()> {
-    PROBE.write(run_dir, probe)
+    PROBE.write(run_dir, probe, Outlives::Power)
 }
 
 /// Takes it away again.

@@ -25,8 +25,9 @@ use dtrain_collective::Geometry;
 use dtrain_engine::{Replica, StateShape};
 use dtrain_protocol::{Ending, Losses, Outcome, RankSetup, StartFrom, SupervisorConfig, TakenOver, Timeouts};
 use dtrain_runtime::{
-    Conclusion, Found, Gateway, Journal, KeeperPlan, KeeperSetup, Observer, Program, RankHandles, Ranks,
-    RunFacts, RunFiles, RunPlan, Standing, forget_ending, forget_hosts, serve, specs, supervise,
+    Conclusion, Found, Gateway, Journal, KeeperPlan, KeeperSetup, Observer, Outlives, Program, RankHandles,
+    Ranks, RunFacts, RunFiles, RunPlan, Standing, forget_ending, forget_hosts, forget_ranges, serve, specs,
+    supervise,
 };
 use dtrain_telemetry::ledger::{Binding, LedgerWriter};
 use dtrain_telemetry::profile::{self, ProfileReport};
@@ -136,6 +137,7 @@ impl Session {
         if found.is_none() {
             forget_ending(&self.run.path);
             forget_hosts(&self.run.path);
+            forget_ranges(&self.run.path);
         }
         let ledger = self.open_ledger(found.as_ref())?;
         let taken_over = found.as_ref().map(|found| self.taken_over(found, &ledger));
@@ -168,6 +170,7 @@ impl Session {
             forget_hosts(&self.run.path);
         }
         forget_keeper(&self.run.path);
+        forget_ranges(&self.run.path);
         forget_ending(&self.run.path);
         Ok(Ended { watching: Some(watching), ..self.end(conclusion) })
     }
@@ -329,6 +332,7 @@ impl Session {
             preparation: serde_json::to_value(self.plan.preparation()).ok(),
             found: None,
             tensorboard: config.watching.tracks(TrackerKind::TensorBoard),
+            outlives: if self.lead.is_some() { Outlives::Power } else { Outlives::Process },
         })
     }
 

@@ -1,5 +1,6 @@
 //! Runs the real binary and judges it from outside: by exit code, by its `--json` lines, by pids and by files.
 
+pub mod disk;
 pub mod fake_libraries;
 pub mod files;
 pub mod gpus;

@@ -123,6 +123,14 @@ impl RunLock {
             .is_ok_and(|file| flock(&file, FlockOperation::NonBlockingLockShared).is_ok())
     }
 
+    /// Whether somebody holds the lock of this folder, as far as this host can tell; false where it cannot be asked.
+    #[must_use]
+    pub fn is_held(run: &Path) -> bool {
+        let asked =
+            File::open(run.join(LOCK)).map(|file| flock(&file, FlockOperation::NonBlockingLockShared));
+        asked.is_ok_and(|asked| asked == Err(rustix::io::Errno::WOULDBLOCK))
+    }
+
     /// Who we are.
     #[must_use]
     pub fn holder(&self) -> Holder {

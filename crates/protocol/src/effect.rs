@@ -7,7 +7,7 @@ use crate::message::{
     Directive, Heartbeat, Membership, Pending, Profile, Report, ResumePoint, ShardFile, StepRecord, StopFlag,
 };
 use dtrain_types::{CheckpointId, Digest, Fingerprint};
-use dtrain_types::{Epoch, Generation, Incarnation, MemberId, NodeId, Rank, Step, Trailer};
+use dtrain_types::{Epoch, Generation, Incarnation, MemberId, MicroRange, NodeId, Rank, Step, Trailer};
 use std::time::Duration;
 
 /// What the supervisor asks of its driver.
@@ -24,6 +24,8 @@ pub enum SupervisorEffect {
     Validated(Validation),
     /// Write the manifest of this checkpoint, then call `handle_manifest`. Its steps and validations are recorded.
     WriteManifest(Box<ManifestOrder>),
+    /// Record who computes what in this generation, by rank, then call `handle_ranges`. No step is made in it before.
+    WriteRanges(Generation, Vec<MicroRange>),
     /// Record what the run ended with, behind all else, and call `handle_ending` when it is written. Nobody is told before.
     WriteEnding(Ending),
     /// Tell people and the log.

@@ -31,6 +31,8 @@ pub enum Input {
     Manifest(CheckpointId, Result<(), String>),
     /// Generations are reserved.
     Reserved(Generation),
+    /// Who computes what in a generation is written down.
+    Ranges(Generation),
     /// Steps are written down.
     Recorded(Step),
     /// A validation is judged.
@@ -55,6 +57,7 @@ impl Supervisor {
             Input::NodeLost(node) => self.handle_node_lost(now, *node),
             Input::Manifest(id, result) => self.handle_manifest(now, *id, result.clone(), effects),
             Input::Reserved(upto) => self.handle_reserved(now, *upto, effects),
+            Input::Ranges(generation) => self.handle_ranges(now, *generation, effects),
             Input::Recorded(step) => self.handle_recorded(now, *step, effects),
             Input::Judged(epoch, judgement) => self.handle_judged(now, *epoch, *judgement, effects),
             Input::Ending => self.handle_ending(now, effects),

@@ -3,6 +3,7 @@
 //! It is there for whoever takes over from a supervisor that dies meanwhile: the ranks that leave take the state with them.
 
 use crate::folder_note::FolderNote;
+use crate::outlives::Outlives;
 use dtrain_protocol::Ending;
 use std::io;
 use std::path::Path;
@@ -12,8 +13,8 @@ const NOTE: FolderNote = FolderNote(".ending");
 /// Writes down what the run ended with: all of it, or nothing.
 ///
 /// *Errors*: of the system. *Blocks* on the disk.
-pub(crate) fn write_ending(run_dir: &Path, ending: &Ending) -> io::Result<()> {
-    NOTE.write(run_dir, &(serde_json::to_string(ending)? + "\n"))
+pub(crate) fn write_ending(run_dir: &Path, ending: &Ending, outlives: Outlives) -> io::Result<()> {
+    NOTE.write(run_dir, &(serde_json::to_string(ending)? + "\n"), outlives)
 }
 
 /// What the run has ended with, where its supervisor died before everybody had heard it.
@@ -40,7 +41,7 @@ mod tests {
         for (checkpoint, device_peak) in [(None, None), (Some(id), Some(Bytes(1 << 40)))] {
             let (digest, state_digest) = (Digest([1; 32]), Digest([2; 32]));
             let ending = Ending { step: Step(30), digest, state_digest, checkpoint, device_peak };
-            write_ending(folder.path(), &ending).unwrap();
+            write_ending(folder.path(), &ending, Outlives::Process).unwrap();
             assert_eq!(read_ending(folder.path()), Some(ending));
             let text = std::fs::read_to_string(NOTE.path(folder.path())).unwrap();
             std::fs::write(NOTE.path(folder.path()), &text[..text.len() / 2]).unwrap();

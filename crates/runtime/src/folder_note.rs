@@ -2,7 +2,9 @@
 //!
 //! What it says is its owner's.
 
-use std::io;
+use crate::outlives::Outlives;
+use std::fs::File;
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 /// A note of this name.
@@ -13,10 +15,18 @@ impl FolderNote {
     /// Writes it. Whoever reads meanwhile reads the one before.
     ///
     /// *Errors*: of the system; then nothing lies beside it. *Blocks* on the disk.
-    pub fn write(self, run_dir: &Path, text: &str) -> io::Result<()> {
+    pub fn write(self, run_dir: &Path, text: &str, outlives: Outlives) -> io::Result<()> {
         let fresh = run_dir.join(format!("{}.{}", self.0, std::process::id()));
-        let written = std::fs::write(&fresh, text).and_then(|()| std::fs::rename(&fresh, self.path(run_dir)));
-        written.inspect_err(|_| drop(std::fs::remove_file(&fresh)))
+        let write = || {
+            let mut file = File::create(&fresh)?;
+            file.write_all(text.as_bytes())?;
+            if outlives == Outlives::Power {
+                file.sync_all()?;
+            }
+            std::fs::rename(&fresh, self.path(run_dir))
+        };
+        write().inspect_err(|_| drop(std::fs::remove_file(&fresh)))?;
+        if outlives == Outlives::Power { File::open(run_dir)?.sync_all() } else { Ok(()) }
     }
 
     /// What it says, if it is there and can be read.
@@ -48,7 +58,8 @@ mod tests {
         let note = FolderNote(".note");
         assert_eq!(note.read(folder.path()), None);
         for text in ["one", "another"] {
-            note.write(folder.path(), text).unwrap();
+            let outlives = if text == "one" { Outlives::Process } else { Outlives::Power };
+            note.write(folder.path(), text, outlives).unwrap();
             assert_eq!(note.read(folder.path()).as_deref(), Some(text));
         }
         assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1);
@@ -57,7 +68,7 @@ mod tests {
         assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
         // What has its place cannot be replaced.
         std::fs::create_dir_all(note.path(folder.path()).join("inside")).unwrap();
-        assert!(note.write(folder.path(), "one").is_err());
+        assert!(note.write(folder.path(), "one", Outlives::Power).is_err());
         assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1, "the draft is gone");
     }
 }

@@ -8,8 +8,9 @@ use crate::ending_file::read_ending;
 use crate::hosts_file::read_hosts;
 use crate::observer::EpochSeen;
 use crate::patience::{Patience, Standing};
+use crate::ranges_file::{Ranges, read_ranges};
 use dtrain_protocol::Ending;
-use dtrain_types::{Epoch, Generation, MicroRange, NodeId, Step};
+use dtrain_types::{Epoch, NodeId, Step};
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
@@ -29,7 +30,7 @@ pub struct Found {
     /// The epochs at the end of `metrics.jsonl`, by step.
     pub epochs: BTreeMap<Step, EpochSeen>,
     /// Who computed which micro-batches in the newest generations.
-    pub ranges: BTreeMap<Generation, Vec<MicroRange>>,
+    pub ranges: Ranges,
     /// Which hosts were let in.
     pub hosts: BTreeSet<NodeId>,
     /// What the run ended with, where it had ended.
@@ -41,13 +42,11 @@ impl Found {
     ///
     /// *Blocks* on the disk. *Errors*: of the system.
     pub fn read(run_dir: &Path) -> io::Result<Self> {
-        let hosts = read_hosts(run_dir);
-        let mut found = Self { hosts, ending: read_ending(run_dir), ..Self::default() };
+        let (hosts, ranges, ending) = (read_hosts(run_dir), read_ranges(run_dir), read_ending(run_dir));
+        let mut found = Self { hosts, ranges, ending, ..Self::default() };
         for line in tail(&run_dir.join("events.jsonl"))? {
-            match line.get("event").and_then(Value::as_str) {
-                Some("step") => found.events = found.events.max(step(&line)),
-                Some("generation") => found.ranges.extend(ranges(&line)),
-                _ => {}
+            if line.get("event").and_then(Value::as_str) == Some("step") {
+                found.events = found.events.max(step(&line));
             }
         }
         for line in tail(&run_dir.join("metrics.jsonl"))? {
@@ -92,12 +91,6 @@ fn tail(path: &Path) -> io::Result<Vec<Value>> {
     Ok(bytes.split(|byte| *byte == b'\n').filter_map(|line| serde_json::from_slice(line).ok()).collect())
 }
 
-fn ranges(line: &Value) -> Option<(Generation, Vec<MicroRange>)> {
-    let generation = Generation(line.get("generation")?.as_u64()?);
-    let pairs: Vec<(u32, u32)> = serde_json::from_value(line.get("ranges")?.clone()).ok()?;
-    Some((generation, pairs.into_iter().map(|(lo, hi)| MicroRange { lo, hi }).collect()))
-}
-
 fn step(line: &Value) -> Step {
     Step(line.get("step").and_then(Value::as_u64).unwrap_or(0))
 }
@@ -140,7 +133,7 @@ mod tests {
         let write = |name: &str, text: &str| std::fs::write(folder.path().join(name), text).unwrap();
         write(
             "events.jsonl",
-            "{\"event\":\"generation\",\"generation\":3,\"ranges\":[[0,2],[2,4]]}\n{\"event\":\"step\",\"step\":7}\n{\"event\":\"notice\"}\n{\"event\":\"step\",\"step\":8",
+            "{\"event\":\"step\",\"step\":7}\n{\"event\":\"notice\"}\n{\"event\":\"step\",\"step\":8",
         );
         write(
             "metrics.jsonl",
@@ -149,7 +142,6 @@ mod tests {
         );
         let found = Found::read(folder.path()).unwrap();
         assert_eq!((found.events, found.metrics), (Step(7), Step(6)));
-        assert_eq!(found.ranges[&Generation(3)], [MicroRange { lo: 0, hi: 2 }, MicroRange { lo: 2, hi: 4 }]);
         let seen = &found.epochs[&Step(6)];
         assert_eq!((seen.epoch, seen.val_loss, seen.others["val_top5"]), (Epoch(1), Some(0.25), 0.75));
         assert_eq!(Found::read(&folder.path().join("nowhere")).unwrap(), Found::default());

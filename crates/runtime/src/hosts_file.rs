@@ -2,6 +2,7 @@
 //! them: they may hold what nobody else has.
 
 use crate::folder_note::FolderNote;
+use crate::outlives::Outlives;
 use dtrain_types::NodeId;
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -22,7 +23,7 @@ pub(crate) fn note_host(run_dir: &Path, node: NodeId) {
     let mut hosts = read_hosts(run_dir);
     if hosts.insert(node) {
         let words: Vec<String> = hosts.iter().map(|node| node.0.to_string()).collect();
-        if let Err(error) = NOTE.write(run_dir, &(words.join(" ") + "\n")) {
+        if let Err(error) = NOTE.write(run_dir, &(words.join(" ") + "\n"), Outlives::Power) {
             tracing::warn!(%node, %error, "that a host was let in cannot be written down");
         }
     }

@@ -14,7 +14,7 @@ use dtrain_protocol::{
 };
 use dtrain_telemetry::RunEvent;
 use dtrain_telemetry::profile::Life;
-use dtrain_types::{Epoch, Generation, Incarnation, MemberId, Step};
+use dtrain_types::{Epoch, Generation, Incarnation, MemberId, MicroRange, Step};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -33,6 +33,8 @@ const MOST_EPOCHS: usize = 1_024;
 
 /// One thing to be written down.
 pub enum Entry {
+    /// Who computes which micro-batches in a generation.
+    Ranges(Generation, Vec<MicroRange>),
     /// A step was committed.
     Commit(StepRecord),
     /// An epoch was validated.
@@ -63,6 +65,8 @@ pub enum Entry {
 
 /// What the journal tells the supervisor.
 pub enum Written {
+    /// Who computes what in this generation.
+    Ranges(Generation),
     /// All steps up to this one are written down.
     Steps(Step),
     /// The generations up to this one are reserved.
@@ -208,6 +212,7 @@ impl Journal {
             told: BTreeSet::new(),
             told_steps: 0,
             told_at: Instant::now(),
+            took: Duration::ZERO,
             is_waited_for: false,
         };
         let written = move || {
@@ -283,6 +288,8 @@ struct Writer {
     /// How far the supervisor was told that steps are written down.
     told_steps: u64,
     told_at: Instant,
+    /// How long that took.
+    took: Duration,
     /// A generation forms: it goes on once the steps that led to its state are written down.
     is_waited_for: bool,
 }
@@ -302,7 +309,8 @@ impl EpochSums {
 
 /// More problems than this at a time are one problem, and told of already.
 const MOST_TOLD: usize = 16;
-/// The supervisor is told once in so many steps how far we are, and no later than this after the last time.
+/// The supervisor is told once in so many steps how far we are, and no later than this after the last time; less often where the disk takes
+/// longer for that, so that half of the time is left for the steps.
 const TOLD_EVERY: u64 = 64;
 const TOLD_WITHIN: Duration = Duration::from_millis(250);
 const READINGS_EVERY: Duration = Duration::from_millis(500);
@@ -311,6 +319,12 @@ impl Writer {
     fn write(mut self, entries: &Receiver<Entry>) -> Self {
         while let Ok(entry) = self.next(entries) {
             match entry {
+                Entry::Ranges(generation, ranges) => {
+                    let written = self.files.ranges(generation, ranges);
+                    self.tell(written);
+                    // Whatever the disk says: training does not stop for it.
+                    self.tell_supervisor(Written::Ranges(generation));
+                }
                 Entry::Commit(record) => self.step(&record),
                 Entry::Validated(validation) => self.validated(&validation),
                 Entry::Ending(ending) => {
@@ -344,12 +358,13 @@ impl Writer {
             if untold == 0 {
                 return entries.recv();
             }
-            let waited = self.told_at.elapsed();
-            if untold >= TOLD_EVERY || waited >= TOLD_WITHIN {
+            let due = if untold >= TOLD_EVERY { self.took } else { TOLD_WITHIN.max(self.took) };
+            let patience = due.saturating_sub(self.told_at.elapsed());
+            if patience.is_zero() {
                 self.tell_steps();
                 continue;
             }
-            let patience = if self.is_waited_for { Duration::ZERO } else { TOLD_WITHIN - waited };
+            let patience = if self.is_waited_for { Duration::ZERO } else { patience };
             match entries.recv_timeout(patience) {
                 Err(RecvTimeoutError::Timeout) if self.is_waited_for => self.tell_steps(),
                 Err(RecvTimeoutError::Timeout) => {}
@@ -359,8 +374,10 @@ impl Writer {
     }
 
     fn tell_steps(&mut self) {
-        (self.told_steps, self.told_at) = (self.figures.last_step, Instant::now());
+        let begun = Instant::now();
+        self.told_steps = self.figures.last_step;
         let written = self.files.flush();
+        (self.told_at, self.took) = (Instant::now(), begun.elapsed());
         self.tell(written);
         self.tell_supervisor(Written::Steps(Step(self.told_steps)));
     }
@@ -493,10 +510,9 @@ impl Writer {
                 self.figures.generations += 1;
                 self.is_waited_for = false;
             }
-            Event::Formed { generation, membership } => {
+            Event::Formed { membership, .. } => {
                 self.is_waited_for = true;
                 self.figures.ranks = membership.world().0;
-                self.files.formed(*generation, membership);
             }
             Event::CheckpointGivenUp { id, .. } => self.files.give_up(*id),
             Event::Recovered { seconds, .. } => self.figures.recoveries.push(*seconds),

@@ -7,13 +7,15 @@ use crate::ending_file::write_ending;
 use crate::found::Found;
 use crate::metric::{EpochMetric, Predicts, Quantity};
 use crate::observer::{EpochSeen, StepSeen};
+use crate::outlives::Outlives;
 use crate::patience::{Patience, Standing};
+use crate::ranges_file::RangesFile;
 use dtrain_checkpoint::{
     FileStore, MANIFEST_VERSION, Manifest, Owner, RealDisk, RunLock, ShardInfo, Store, TensorSpec,
     reserve_generations,
 };
 use dtrain_protocol::{
-    Cause, CheckpointId, Digest, Ending, Event, ManifestOrder, Membership, Schedule, StepRecord, Validation,
+    Cause, CheckpointId, Digest, Ending, Event, ManifestOrder, Schedule, StepRecord, Validation,
 };
 use dtrain_telemetry::ledger::LedgerWriter;
 use dtrain_telemetry::{
@@ -68,6 +70,8 @@ pub struct RunFacts {
     pub found: Option<Found>,
     /// Whether TensorBoard gets its files.
     pub tensorboard: bool,
+    /// What the steps are to outlive that ranks are told to be written down.
+    pub outlives: Outlives,
 }
 
 /// Standard output, for programs.
@@ -84,14 +88,11 @@ pub struct RunFiles {
     /// Programs that read our standard output get every event too.
     echo: Option<Echo>,
     /// Who computes which micro-batches, in the newest generations: a step may be told of after the next one was formed.
-    ranges: BTreeMap<Generation, Vec<MicroRange>>,
+    ranges: RangesFile,
     best_score: Option<f64>,
     /// Where others see what is written.
     board: Option<Arc<Board>>,
 }
-
-/// How many generations' ranges are kept: records of a step are told within one or two.
-const MOST_GENERATIONS: usize = 16;
 
 /// What a validation says in numbers.
 #[derive(Clone, Debug, Default)]
@@ -126,7 +127,8 @@ impl RunFiles {
         let events = EventLog::append(&dir.join("events.jsonl")).map_err(|error| error.to_string())?;
         let metrics = open_metrics(&facts).map_err(|error| error.to_string())?;
         let best_score = best_so_far(&store, facts.best.as_ref());
-        let ranges = facts.found.as_ref().map(|found| found.ranges.clone()).unwrap_or_default();
+        let found = facts.found.as_ref().map(|found| found.ranges.clone()).unwrap_or_default();
+        let ranges = RangesFile::new(dir, facts.outlives, found);
         Ok(Self { facts, store, lock, ledger, events, metrics, echo, ranges, best_score, board: None })
     }
 
@@ -179,28 +181,21 @@ impl RunFiles {
         (self.facts.patience.as_ref(), self.facts.standing.as_ref())
     }
 
-    /// A generation has these members.
-    pub fn formed(&mut self, generation: Generation, membership: &Membership) {
-        let ranges = membership.participants.iter().map(|participant| participant.range).collect();
-        self.ranges.insert(generation, ranges);
-        if self.ranges.len() > MOST_GENERATIONS {
-            self.ranges.pop_first();
-        }
+    /// Writes down who computes what in a generation, by rank.
+    ///
+    /// *Errors*: a sentence; the file does not take it. *Blocks* on the disk.
+    pub fn ranges(&mut self, generation: Generation, ranges: Vec<MicroRange>) -> Result<(), String> {
+        let written = self.ranges.add(generation, ranges, self.ledger.generation());
+        written.map_err(|error| format!("cannot write who computes what: {error}"))
     }
 
     /// Writes a committed step: ledger, event, metrics.
     ///
     /// *Errors*: the first file that refused; the others are written all the same.
     pub fn step(&mut self, record: &StepRecord, seen: &StepSeen) -> Result<(), String> {
-        let trailer = &record.trailer;
         // A supervisor that died may have written it into one file and not into the next.
         let new = record.step > self.ledger.reached();
-        let ledger = if new {
-            let ranges = self.ranges.get(&record.generation).map_or(&[][..], Vec::as_slice);
-            self.ledger.commit(record.step, record.generation, ranges, trailer.samples, trailer.check)
-        } else {
-            Ok(())
-        };
+        let ledger = if new { self.enter(record) } else { Ok(()) };
         let [events, metrics] =
             self.facts.found.as_ref().map_or([Step(0); 2], |found| [found.events, found.metrics]);
         let (in_events, in_metrics) = (record.step <= events, record.step <= metrics);
@@ -225,7 +220,21 @@ impl RunFiles {
         };
         let metrics = if in_metrics { Ok(()) } else { self.metrics.step(UnixTime::now(), &metrics) };
         let metrics = metrics.map_err(|error| error.to_string());
-        ledger.map_err(|error| error.to_string()).and(logged).and(metrics)
+        ledger.and(logged).and(metrics)
+    }
+
+    /// Enters a step into the ledger. Where a full disk kept from it who computed what, and the supervisor died that knew it, one range stands
+    /// for all: the books would have to end there.
+    fn enter(&mut self, record: &StepRecord) -> Result<(), String> {
+        let all = [MicroRange { lo: 0, hi: self.facts.plan.micro_batches() }];
+        let known = self.ranges.of(record.generation);
+        let (ranges, trailer) = (known.unwrap_or(&all), &record.trailer);
+        let entered =
+            self.ledger.commit(record.step, record.generation, ranges, trailer.samples, trailer.check);
+        entered.map_err(|error| error.to_string())?;
+        known.map(drop).ok_or_else(|| {
+            format!("who computed what in generation {} was never written down", record.generation)
+        })
     }
 
     /// Writes a finished epoch. *Errors*: as for a step.
@@ -308,7 +317,7 @@ impl RunFiles {
                 text: format!("the supervisor stood still for {:.1} s (paused?)", length.as_secs_f64()),
             },
             Event::Running { generation, from_step } => {
-                let ranges = self.ranges.get(generation).map_or(&[][..], Vec::as_slice);
+                let ranges = self.ranges.of(*generation).unwrap_or_default();
                 LogEvent::Generation {
                     generation: *generation,
                     ranks: ranges.len() as u32,
@@ -321,7 +330,7 @@ impl RunFiles {
             }
             _ => return Ok(()),
         };
-        self.log(&line).and(self.flush())
+        self.log(&line).and(self.hand_over())
     }
 
     /// Writes one event to the log, and to standard output where programs listen.
@@ -339,13 +348,31 @@ impl RunFiles {
         self.events.event(now, event).map_err(|error| error.to_string())
     }
 
-    /// Hands what is written to the system, the ledger first: then this process may end at any moment.
+    /// Lets what is written outlive what it has to: then ranks may be told so.
     ///
-    /// *Errors*: a file does not take it; the others are handed over all the same.
+    /// *Errors*: a file does not take it; the others are written all the same. *Blocks* on the disk where they are to outlive its host.
     pub fn flush(&mut self) -> Result<(), String> {
+        let ranges =
+            self.ranges.catch_up().map_err(|error| format!("cannot write who computes what: {error}"));
+        let files = match self.facts.outlives {
+            Outlives::Process => self.hand_over(),
+            Outlives::Power => self.sync(),
+        };
+        ranges.and(files)
+    }
+
+    /// Hands what is written to the system, the ledger first: then this process may end at any moment.
+    fn hand_over(&mut self) -> Result<(), String> {
         let ledger = self.ledger.hand_over().map_err(|error| error.to_string());
         let flushed = [self.events.flush(), self.metrics.flush(UnixTime::now())];
         ledger.and(flushed.into_iter().collect::<Result<(), _>>().map_err(|error| error.to_string()))
+    }
+
+    /// Waits until what is written is on the disk, the ledger first: then this host may lose its power at any moment.
+    fn sync(&mut self) -> Result<(), String> {
+        let ledger = self.ledger.flush().map(drop).map_err(|error| error.to_string());
+        let synced = [self.events.sync(), self.metrics.sync(UnixTime::now())];
+        ledger.and(synced.into_iter().collect::<Result<(), _>>().map_err(|error| error.to_string()))
     }
 
     /// The numbers of a validation.
@@ -404,7 +431,7 @@ impl RunFiles {
     /// *Errors*: a sentence; a file does not take it. *Blocks* on the disk.
     pub fn end(&mut self, ending: &Ending) -> Result<(), String> {
         let flushed = self.flush();
-        let written = write_ending(&self.facts.run_dir, ending);
+        let written = write_ending(&self.facts.run_dir, ending, self.facts.outlives);
         flushed.and(written.map_err(|error| format!("cannot write how the run ended: {error}")))
     }
 
@@ -439,8 +466,8 @@ impl RunFiles {
     ) -> Result<Result<(), String>, String> {
         let begun = std::time::Instant::now();
         let ledger = self.ledger.flush().map_err(|error| error.to_string())?;
-        // No checkpoint is ahead of the logs either: whoever takes over finds the steps that led to it.
-        let told = self.flush();
+        // No checkpoint is ahead of the logs either: whoever goes on finds the steps that led to it.
+        let told = self.sync();
         let validation = validation.filter(|seen| seen.step == order.id.step);
         let mut manifest = self.manifest(order, validation, Digest(ledger.0));
         manifest.stopping = standing.and_then(|standing| serde_json::to_value(standing).ok());
@@ -456,7 +483,7 @@ impl RunFiles {
             best,
         };
         let logged = self.log(&event);
-        Ok(told.and(marked).and(retained).and(logged).and(self.flush()))
+        Ok(told.and(marked).and(retained).and(logged).and(self.hand_over()))
     }
 
     /// The step of the checkpoint that the run goes on from.

@@ -147,6 +147,7 @@ impl Message<Written> for Supervisor {
 
     async fn handle(&mut self, written: Written, _: &mut Context<Self, ()>) {
         self.feed(match written {
+            Written::Ranges(generation) => Input::Ranges(generation),
             Written::Steps(step) => Input::Recorded(step),
             Written::Reserved(upto) => Input::Reserved(upto),
             Written::Ending => Input::Ending,
@@ -183,6 +184,9 @@ impl Supervisor {
                 self.deliver(Some(node), Word::NodeOrder(order));
             }
             SupervisorEffect::Reserve(upto) => self.journal.enter(Entry::Reserve(upto)),
+            SupervisorEffect::WriteRanges(generation, ranges) => {
+                self.journal.enter(Entry::Ranges(generation, ranges));
+            }
             SupervisorEffect::Commit(record) => self.journal.enter(Entry::Commit(record)),
             SupervisorEffect::Validated(validation) => self.journal.enter(Entry::Validated(validation)),
             SupervisorEffect::WriteEnding(ending) => self.journal.enter(Entry::Ending(ending)),

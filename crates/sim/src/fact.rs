@@ -138,6 +138,8 @@ pub enum Fact<'a> {
     CanBeHeard(&'a [Life]),
     /// The supervisor committed a step.
     Committed(&'a StepRecord),
+    /// It has to, and knows not who computed what in that step: the ledger cannot have it.
+    Unwritable(&'a StepRecord),
     /// The supervisor recorded a validation.
     Validated(&'a Validation),
     /// A manifest is to be written.

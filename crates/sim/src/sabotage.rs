@@ -84,6 +84,8 @@ pub enum Sabotage {
     HauntedNumbers,
     /// A supervisor that takes over does not read which validations are written down.
     UnreadValidation,
+    /// A generation begins before it is on the disk who computes what in it.
+    EarlyRanges,
     /// All are told that the run is over before its ending is on the disk.
     EarlyEnding,
     /// A supervisor that takes over does not read that the run has ended.
@@ -94,7 +96,7 @@ pub enum Sabotage {
 
 impl Sabotage {
     /// All of them.
-    pub const ALL: [Self; 42] = [
+    pub const ALL: [Self; 43] = [
         Self::UnfencedFrames,
         Self::LeftTooEarly,
         Self::HalfCopy,
@@ -134,6 +136,7 @@ impl Sabotage {
         Self::ReusedNumber,
         Self::HauntedNumbers,
         Self::UnreadValidation,
+        Self::EarlyRanges,
         Self::EarlyEnding,
         Self::UnreadEnding,
         Self::UnreadHosts,

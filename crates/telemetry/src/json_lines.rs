@@ -50,6 +50,17 @@ impl JsonLines<File> {
     }
 }
 
+impl JsonLines<File> {
+    /// Waits until everything written so far is on the disk.
+    ///
+    /// *Errors*: the file does not take it. *Blocks* on the disk.
+    pub fn sync(&mut self) -> Result<(), TelemetryError> {
+        self.flush()?;
+        let synced = self.out.get_ref().sync_data();
+        synced.map_err(|source| TelemetryError::Write { to: self.to.clone(), source })
+    }
+}
+
 /// Bytes of a file up to its last line end.
 fn whole_lines(file: &mut File) -> io::Result<u64> {
     let mut end = file.seek(SeekFrom::End(0))?;

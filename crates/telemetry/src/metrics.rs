@@ -134,6 +134,14 @@ impl Metrics {
         self.curves.as_mut().map_or(Ok(()), TensorBoard::flush)
     }
 
+    /// Waits until everything written so far is on the disk; curves are with the system, as they can be drawn anew.
+    ///
+    /// *Errors*: a file does not take it. *Blocks* on the disk.
+    pub fn sync(&mut self, now: UnixTime) -> Result<(), TelemetryError> {
+        self.flush(now)?;
+        self.lines.sync()
+    }
+
     fn record(&mut self, now: UnixTime, metric: Metric) -> Result<(), TelemetryError> {
         if let Some(board) = &self.board {
             board.note(|progress| progress.metric(now, &metric));

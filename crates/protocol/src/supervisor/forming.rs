@@ -215,7 +215,9 @@ impl Supervisor {
         self.stop = if self.stop.has(StopFlag::DRAIN) { StopFlag::DRAIN } else { StopFlag::default() };
         self.checkpoints.restart(generation);
         let membership = (*self.membership).clone();
+        let ranges = membership.participants.iter().map(|participant| participant.range).collect();
         effects.push(SupervisorEffect::Event(Event::Formed { generation, membership }));
+        effects.push(SupervisorEffect::WriteRanges(generation, ranges));
         self.enter(now, Phase::Form, effects);
     }
 
@@ -346,7 +348,7 @@ impl Supervisor {
     pub(super) fn try_run(&mut self, now: Instant, effects: &mut Vec<SupervisorEffect>) {
         // Whether the run ends here decides what is pending.
         let judged = !self.validations.awaits_judgement();
-        if !judged || !self.all_in(|life| matches!(life.stage, Stage::Ready { .. })) {
+        if !judged || self.awaits_ranges() || !self.all_in(|life| matches!(life.stage, Stage::Ready { .. })) {
             return;
         }
         let step = self.resume_point.step;
@@ -371,6 +373,11 @@ impl Supervisor {
             return self.lost(now, member, what, effects);
         }
         self.begin(now, effects);
+    }
+
+    /// Whether it is not written down yet who computes what.
+    pub(super) fn awaits_ranges(&self) -> bool {
+        self.ranges_of < self.generation
     }
 
     /// Steps may be made.

@@ -241,6 +241,7 @@ impl Supervisor {
         Some(match self.phase {
             // It is told as soon as it is written down.
             Phase::Sync | Phase::Run if self.validations.awaits_judgement() => return None,
+            Phase::Sync if self.awaits_ranges() => return None,
             Phase::Run if self.is_done() => return None,
             // Steps that are made and not told yet are told as fast as they are written down.
             Phase::Form if self.recorded < self.progress.committed() => return None,

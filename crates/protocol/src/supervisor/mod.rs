@@ -157,6 +157,8 @@ pub struct Supervisor {
     resume_point: ResumePoint,
     /// What rank 0 made for the ranks of this generation to meet.
     bootstrap: Option<Bootstrap>,
+    /// The newest generation of which it is written down who computes what.
+    ranges_of: Generation,
     pending: Pending,
     progress: Progress,
     /// All steps up to this one are written down.
@@ -228,6 +230,7 @@ impl Supervisor {
             membership: Arc::default(),
             resume_point: ResumePoint::default(),
             bootstrap: None,
+            ranges_of: Generation(0),
             pending: Pending::default(),
             progress: match &config.taken_over {
                 Some(_) => Progress::new(start, recorded).taking_over(),
@@ -318,6 +321,22 @@ impl Supervisor {
     pub fn handle_reserved(&mut self, now: Instant, upto: Generation, effects: &mut Vec<SupervisorEffect>) {
         self.notice_standstill(now, effects);
         self.reserved.0 = self.reserved.0.max(upto);
+        self.advance(now, effects);
+    }
+
+    /// Who computes what in this generation is written down: whoever takes over can write down its steps, which need it.
+    ///
+    /// 1. A generation begins, and its members make a step.
+    /// 2. The supervisor dies before the file has a line of that generation.
+    /// 3. *Unsafe*: members tell of a step, and nobody knows who computed what in it. The books end there.
+    pub fn handle_ranges(
+        &mut self,
+        now: Instant,
+        generation: Generation,
+        effects: &mut Vec<SupervisorEffect>,
+    ) {
+        self.notice_standstill(now, effects);
+        self.ranges_of = self.ranges_of.max(generation);
         self.advance(now, effects);
     }
 

@@ -148,6 +148,27 @@ fn a_state_is_copied_once_the_steps_that_led_to_it_are_written_down() {
     assert_eq!(world.supervisor.phase(), Phase::Run);
 }
 
+/// A disk that takes its time is nobody's hang, and nobody makes a step whose ranges a supervisor that took over would not know.
+#[test]
+fn a_generation_begins_once_it_is_written_down_who_computes_what_however_long_that_takes() {
+    let mut world = World::in_run();
+    world.slow_ranges = true;
+    world.wait(1);
+    world.kill(MemberId(1));
+    let generation = world.supervisor.generation();
+    let until = world.now + 2 * timeouts().patience;
+    while world.now < until {
+        world.wait_for_the_deadline();
+    }
+    assert_eq!((world.supervisor.phase(), world.supervisor.generation()), (Phase::Sync, generation));
+    let (now, mut effects) = (world.now, Vec::new());
+    world.supervisor.handle_ranges(now, Generation(generation.0 - 1), &mut effects);
+    assert_eq!(world.supervisor.phase(), Phase::Sync, "that is another one");
+    world.supervisor.handle_ranges(now, generation, &mut effects);
+    world.run_supervisor(effects);
+    assert_eq!((world.supervisor.phase(), world.supervisor.generation()), (Phase::Run, generation));
+}
+
 /// A second wall behind the order of a link, over which the last words of a life come before the news of its end.
 #[test]
 fn a_report_of_a_life_that_has_ended_says_nothing_of_the_next_one() {

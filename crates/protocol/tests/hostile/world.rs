@@ -32,6 +32,8 @@ pub struct World {
     pub deaf_disk: bool,
     /// What is to be recorded waits.
     pub slow_journal: bool,
+    /// Who computes what is to be written down, and waits.
+    pub slow_ranges: bool,
     /// How the run ended, as it is to be written down; it is not yet.
     pub endings: Vec<Ending>,
 }
@@ -102,6 +104,7 @@ impl World {
             manifests: Vec::new(),
             deaf_disk: reserved == Generation(1),
             slow_journal: false,
+            slow_ranges: false,
             endings: Vec::new(),
         };
         world.supervisor.start(world.now);
@@ -146,6 +149,9 @@ impl World {
                 }
                 SupervisorEffect::Beat(beat) => {
                     self.said.push(Message::Heartbeat(beat));
+                    let now = self.now;
+                    let meant = self.members.get_mut(&beat.member);
+                    meant.into_iter().for_each(|member| member.handle_heartbeat(now, &beat));
                 }
                 SupervisorEffect::Order(order) => {
                     self.said.push(Message::NodeOrder(order.clone()));
@@ -156,6 +162,11 @@ impl World {
                 SupervisorEffect::Reserve(upto) if !self.deaf_disk => {
                     let mut effects = Vec::new();
                     self.supervisor.handle_reserved(self.now, upto, &mut effects);
+                    self.run_supervisor(effects);
+                }
+                SupervisorEffect::WriteRanges(generation, _) if !self.slow_ranges => {
+                    let mut effects = Vec::new();
+                    self.supervisor.handle_ranges(self.now, generation, &mut effects);
                     self.run_supervisor(effects);
                 }
                 SupervisorEffect::WriteManifest(order) => self.manifests.push(order.id),

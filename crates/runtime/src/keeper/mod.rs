@@ -11,6 +11,7 @@ mod process;
 pub use held::{Hold, KeeperPlan, KeptName, MakeMemory};
 pub use process::keep_if_asked;
 
+use crate::folder_note::FolderNote;
 use crate::rank_host::Program;
 use dtrain_checkpoint::RunLock;
 use dtrain_protocol::{RankSetup, Timeouts, TimeoutsError};
@@ -23,6 +24,20 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
+
+/// The file in the folder of a run whose first line names its keeper, while that is needed.
+pub const NAMED_IN: FolderNote = FolderNote(".keeper");
+
+/// What a keeper finds in the folder of its run when its supervisor is gone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Outlook {
+    /// Nobody leads, or nothing can be seen: another life may come and call.
+    Vacant,
+    /// Somebody leads, who has not called.
+    Led,
+    /// Nobody leads, and nobody will find this keeper: another host has led since, and has ended the run or died.
+    Forgotten,
+}
 
 /// What a keeper is told first, and once.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -62,10 +77,17 @@ impl KeeperSetup {
         Self { shared: Some(run_dir.as_os_str().as_bytes().to_vec()), ..self }
     }
 
-    /// Whether a supervisor leads the run, whoever that is.
-    fn is_led(&self) -> bool {
-        let run_dir = self.shared.as_ref().map(|bytes| PathBuf::from(OsString::from_vec(bytes.clone())));
-        run_dir.is_some_and(|run_dir| !RunLock::is_free(&run_dir))
+    /// What the folder of the run says, where a supervisor of another host may lead it.
+    fn outlook(&self) -> Outlook {
+        let Some(bytes) = &self.shared else { return Outlook::Vacant };
+        let run_dir = PathBuf::from(OsString::from_vec(bytes.clone()));
+        if RunLock::is_held(&run_dir) {
+            return Outlook::Led;
+        }
+        let text = NAMED_IN.read(&run_dir).unwrap_or_default();
+        let is_named = text.lines().next() == Some(self.name.as_str());
+        // A folder that cannot be seen for a while says nothing.
+        if RunLock::is_free(&run_dir) && !is_named { Outlook::Forgotten } else { Outlook::Vacant }
     }
 
     /// *Errors*: no supervisor wrote them.

@@ -1,6 +1,6 @@
 //! The keeper's side: it serves its node over the link to the supervisor, and waits for another one when that ends.
 
-use super::{Claim, KeeperSetup, address};
+use super::{Claim, KeeperSetup, Outlook, address};
 use crate::journal::OutputSink;
 use crate::link::{self, LinkReceiver, LinkSender};
 use crate::mail::Deliver;
@@ -261,13 +261,16 @@ impl Keeper {
         tracing::warn!(keeper = self.setup.name, waits = ?self.timeouts.master, "the supervisor is gone");
     }
 
-    /// Whether another host leads by now.
+    /// Whether another host leads by now, or led.
     fn is_left_out(&mut self) -> bool {
-        if !self.setup.is_led() {
-            self.led = None;
-            return false;
+        match self.setup.outlook() {
+            Outlook::Vacant => {
+                self.led = None;
+                false
+            }
+            Outlook::Led => self.led.get_or_insert_with(Instant::now).elapsed() >= ELSEWHERE,
+            Outlook::Forgotten => true,
         }
-        self.led.get_or_insert_with(Instant::now).elapsed() >= ELSEWHERE
     }
 
     /// Another one is there.

@@ -40,6 +40,10 @@ impl Invariant for EachSampleOnce {
                     )),
                 }
             }
+            Fact::Unwritable(record) => Err(format!(
+                "nobody knows who computed what in step {} of generation {}",
+                record.step, record.generation
+            )),
             Fact::Validated(validation) => {
                 if validation.epoch != self.validated.map_or(Epoch(0), |epoch| Epoch(epoch.0 + 1)) {
                     let (epoch, last) = (validation.epoch, self.validated);
@@ -112,6 +116,8 @@ mod tests {
         assert_eq!(first(&[record(1, 1), record(1, 1)]), Some(1));
         assert_eq!(first(&[record(1, 1), record(3, 3)]), Some(1));
         assert_eq!(first(&[record(1, 1), record(2, 3)]), Some(1));
+        let unwritable = record(1, 1);
+        assert_eq!(first_bad(EachSampleOnce::default(), &oracle, &[Fact::Unwritable(&unwritable)]), Some(0));
     }
 
     #[test]

@@ -53,6 +53,8 @@ pub(super) enum Event {
 
 /// Something that the supervisor is to write down.
 pub(super) enum Entry {
+    /// Who computes what in a generation.
+    Ranges(Generation),
     /// A step.
     Step(StepRecord),
     /// A validation.

@@ -25,6 +25,7 @@ impl World {
         let Some(entry) = self.journal.pop_front() else { return };
         self.note_written(&entry);
         let input = match entry {
+            Entry::Ranges(generation) => Input::Ranges(generation),
             Entry::Step(record) => Input::Recorded(record.step),
             Entry::Validation(validation) => {
                 let judgement = match self.on_disk.enough {
@@ -41,7 +42,11 @@ impl World {
     /// What the disk holds then.
     pub(super) fn note_written(&mut self, entry: &Entry) {
         match entry {
+            Entry::Ranges(generation) => drop(self.ranges_on_disk.insert(*generation)),
             Entry::Step(record) => {
+                if !self.ranges_known.contains(&record.generation) {
+                    self.fact(&Fact::Unwritable(record));
+                }
                 self.fact(&Fact::Committed(record));
                 self.on_disk.recorded = record.step;
                 let late = self.asked.is_some_and(|asked| record.step.0 > asked.0 + super::BOUNDARY);

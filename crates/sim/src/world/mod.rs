@@ -156,6 +156,9 @@ struct World {
     journal_at: u64,
     /// What is on the disk of the run.
     on_disk: TakenOver,
+    /// The generations of which the supervisor knows who computes what, and those of which the disk has it.
+    ranges_known: BTreeSet<Generation>,
+    ranges_on_disk: BTreeSet<Generation>,
     /// Which hosts were let in, as the disk has it.
     let_in: BTreeSet<NodeId>,
     /// The host whose supervisor died with it, where another one leads from then on.
@@ -293,6 +296,8 @@ impl World {
             journal: VecDeque::new(),
             journal_at: 0,
             on_disk: TakenOver::default(),
+            ranges_known: BTreeSet::new(),
+            ranges_on_disk: BTreeSet::new(),
             let_in: BTreeSet::new(),
             vacant: None,
             ghost: None,

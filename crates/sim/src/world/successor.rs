@@ -25,6 +25,7 @@ impl World {
         self.fact(&Fact::SupervisorDied);
         self.queue.retain(|event| !is_of_supervisor(event));
         self.journal.clear();
+        self.ranges_known.clone_from(&self.ranges_on_disk);
         self.answered.clear();
         (self.journal_at, self.busy_until, self.supervisor_armed) = (0, 0, None);
         (self.supervisor_sleep, self.renamed, self.asked) = (Sleep::default(), Situation::Nobody, None);

@@ -142,6 +142,13 @@ impl World {
                     let node = order.node;
                     self.send_to_host(node, Event::Order(order));
                 }
+                SupervisorEffect::WriteRanges(generation, _) => {
+                    self.ranges_known.insert(generation);
+                    if self.breaks(Sabotage::EarlyRanges) {
+                        self.push(MICRO, Event::Told(Input::Ranges(generation)));
+                    }
+                    self.enter_journal(Entry::Ranges(generation));
+                }
                 SupervisorEffect::Commit(record) => {
                     self.mark(11, &[record.step.0, record.trailer.loss.to_bits()]);
                     if self.breaks(Sabotage::EarlyRecord) {
