@@ -1,6 +1,6 @@
 //! Each promise of a driver, broken: the random sweep finds every one of them, and says which invariant caught it.
 
-use dtrain_sim::{Sabotage, Settings};
+use dtrain_sim::{FaultKind, Faults, Sabotage, Settings};
 use dtrain_simulations::{Limit, Sweep, sweep};
 use turn::has_turn;
 
@@ -19,6 +19,9 @@ const RARE: [Sabotage; 5] = [
     Sabotage::LostSum,
 ];
 
+/// Those that only a supervisor shows that dies at the right moment: every second fault is the death of one.
+const OF_TAKEOVER: [Sabotage; 2] = [Sabotage::EarlyRanges, Sabotage::UnreadEnding];
+
 #[test]
 fn every_broken_promise_is_found_by_the_random_sweep() {
     std::panic::set_hook(Box::new(|_| {}));
@@ -28,7 +31,12 @@ fn every_broken_promise_is_found_by_the_random_sweep() {
         if rare.is_some_and(|number| !has_turn(2 * number)) {
             continue;
         }
-        let settings = Settings { sabotage: Some(sabotage), ..Settings::of(0) };
+        let mut settings = Settings { sabotage: Some(sabotage), ..Settings::of(0) };
+        if OF_TAKEOVER.contains(&sabotage) {
+            let others = FaultKind::ALL.to_vec();
+            let deaths = [FaultKind::SupervisorCrash].repeat(others.len());
+            settings.faults = Faults::Drawn([others, deaths].concat());
+        }
         let tally = sweep(&Sweep { settings, limit: Limit::Seeds(SEEDS), threads: 2, most_found: 1 });
         match tally.found.first() {
             Some(found) => {

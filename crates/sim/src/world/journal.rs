@@ -13,7 +13,12 @@ impl World {
         // A real one gathers steps for as long as a rank needs for many: behind a slow disk members hold records for some time.
         let slow = self.disk_slow > 1 || self.breaks(Sabotage::EarlyRecord);
         let is_quick = matches!(entry, Entry::Step(_)) && !slow;
-        let most = if is_quick { 500 * MICRO } else { 20 * MILLI };
+        let is_late = matches!(entry, Entry::Ranges(_)) && self.breaks(Sabotage::EarlyRanges);
+        let most = match (is_quick, is_late) {
+            (true, _) => 500 * MICRO,
+            (false, false) => 20 * MILLI,
+            (false, true) => 400 * MILLI,
+        };
         let after = self.chance.between(50 * MICRO, most);
         self.journal_at = self.journal_at.max(self.now + after);
         self.push(self.journal_at - self.now, Event::Written);
