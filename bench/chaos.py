@@ -252,7 +252,7 @@ class Run:
         self.start(self.hosts[0])
         for host in self.hosts[1:]:
             host.due = self.begun + (self.chance.choice([0, 0, 6, 12]) if ".." in self.nodes else 0)
-        due = self.begun + 4
+        due = self.begun + self.chance.choice([0.1, 0.5, 1.5, 4, 4])
         while time.monotonic() < self.begun + self.until:
             if self.look():
                 return

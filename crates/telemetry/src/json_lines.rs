@@ -9,8 +9,8 @@ use std::fs::{File, OpenOptions};
 use std::io::{self, BufWriter, Read, Seek, SeekFrom, Write};
 use std::path::Path;
 
-/// How much of a file's end is read at a time when its last line end is looked for.
-const TAIL: u64 = 64 * 1024;
+/// How much of a file's end is read at a time when its last whole line is looked for: more than is written between two syncs.
+const TAIL: u64 = 16 << 20;
 
 /// When lines leave the buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -61,7 +61,8 @@ impl JsonLines<File> {
     }
 }
 
-/// Bytes of a file up to its last line end.
+/// Bytes of a file up to its last line end, or to the first line with a hole at its end: a power cut takes pages that were not synced, in any
+/// order.
 fn whole_lines(file: &mut File) -> io::Result<u64> {
     let mut end = file.seek(SeekFrom::End(0))?;
     let mut block = Vec::new();
@@ -70,7 +71,8 @@ fn whole_lines(file: &mut File) -> io::Result<u64> {
         file.seek(SeekFrom::Start(start))?;
         block.clear();
         Read::by_ref(file).take(end - start).read_to_end(&mut block)?;
-        if let Some(place) = block.iter().rposition(|byte| *byte == b'\n') {
+        let sound = block.iter().position(|byte| *byte == 0).unwrap_or(block.len());
+        if let Some(place) = block[..sound].iter().rposition(|byte| *byte == b'\n') {
             return Ok(start + place as u64 + 1);
         }
         end = start;
@@ -151,9 +153,14 @@ mod tests {
     fn a_log_is_continued_without_the_line_that_a_crash_tore() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("events.jsonl");
-        for (before, kept) in
-            [("", ""), ("{\"a\":1}\n", "{\"a\":1}\n"), ("{\"a\":1}\n{\"b\":", "{\"a\":1}\n"), ("{\"torn", "")]
-        {
+        for (before, kept) in [
+            ("", ""),
+            ("{\"a\":1}\n", "{\"a\":1}\n"),
+            ("{\"a\":1}\n{\"b\":", "{\"a\":1}\n"),
+            ("{\"torn", ""),
+            ("1\n{\"hole\":\0\0\0\n{\"a\":1}\n", "1\n"),
+            ("\0\0\0\n1\n", ""),
+        ] {
             std::fs::write(&path, before).unwrap();
             let mut log = EventLog::append(&path).unwrap();
             log.record(&7).unwrap();

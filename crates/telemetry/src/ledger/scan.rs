@@ -27,15 +27,24 @@ pub(super) struct Scan {
     pub head: LineHash,
     /// Each whole line's hash, and the step reached after it.
     pub heads: Vec<(LineHash, Step)>,
-    /// Bytes of whole lines; what follows is torn.
+    /// Bytes of whole lines; what follows is torn. See [`whole_lines`].
     pub whole: usize,
     pub problems: Vec<AuditProblem>,
     micro_batches: u32,
 }
 
+/// Bytes up to the first line that was not written whole: one without its end, or with a hole.
+///
+/// Where a power cut takes pages that were not synced, in any order, those behind a hole may be there. Nothing behind it was synced, for
+/// a sync leaves no hole before what it has synced; and whether something that was is missing, the newest manifest tells.
+pub(super) fn whole_lines(bytes: &[u8]) -> usize {
+    let sound = bytes.iter().position(|byte| *byte == 0).unwrap_or(bytes.len());
+    bytes[..sound].iter().rposition(|byte| *byte == b'\n').map_or(0, |at| at + 1)
+}
+
 /// Scans the bytes of a ledger that should follow `plan`.
 pub(super) fn scan(bytes: &[u8], plan: &BatchPlan) -> Scan {
-    let whole = bytes.iter().rposition(|byte| *byte == b'\n').map_or(0, |at| at + 1);
+    let whole = whole_lines(bytes);
     let mut scan = Scan {
         binding: None,
         spans: Vec::new(),

@@ -332,6 +332,37 @@ fn after_any_tear_the_writer_goes_on_with_a_sound_ledger() {
     }
 }
 
+/// Lines that were not synced reach the disk by pages, in any order.
+#[test]
+fn what_lies_behind_a_hole_is_torn_and_what_a_manifest_names_is_not_forgiven() {
+    let run = history();
+    let (sound, newest) = (run.bytes(), run.newest());
+    let ends: Vec<usize> = lines(&sound)
+        .iter()
+        .scan(0, |at, line| {
+            *at += line.len();
+            Some(*at)
+        })
+        .collect();
+    for (number, end) in ends.iter().enumerate().skip(1) {
+        for (from, to) in
+            [(ends[number - 1], *end), (ends[number - 1] + 5, *end), (ends[number - 1], *end - 5)]
+        {
+            let mut holed = sound.clone();
+            holed[from..to].fill(0);
+            let report = audit(&holed, &run.plan, None).unwrap();
+            assert_eq!(report.torn, sound.len() - ends[number - 1]);
+            assert!(audit(&holed, &run.plan, Some(newest)).is_err(), "line {number} was durable");
+            let mut run = Run::new(plan());
+            fs::write(&run.path, holed).unwrap();
+            let reached = run.reopen().ledger.reached();
+            assert_eq!(reached, report.reached);
+            run.steps(reached.0 + 3, 9, 2);
+            assert_eq!((run.audit().torn, run.audit().reached), (0, Step(reached.0 + 3)));
+        }
+    }
+}
+
 #[test]
 fn damage_in_the_middle_stops_the_writer_and_names_the_line() {
     let run = history();
@@ -392,11 +423,51 @@ fn the_head_is_that_of_what_is_durable() {
 #[test]
 fn a_deeply_nested_or_long_line_is_an_error_and_no_crash() {
     let run = history();
-    for junk in
-        ["[".repeat(1 << 20), "{\"from\":1".to_owned(), "\0".repeat(1 << 16), "{}".to_owned(), String::new()]
-    {
+    for junk in ["[".repeat(1 << 20), "{\"from\":1".to_owned(), "{}".to_owned(), String::new()] {
         let bytes = [run.bytes(), junk.into_bytes(), b"\n".to_vec()].concat();
         assert!(problems(&run, &bytes, "junk").contains(&Wrong::NotALine));
+    }
+}
+
+#[test]
+fn a_sync_that_fails_costs_no_line_and_is_not_believed_until_the_lines_are_written_again() {
+    let mut run = history();
+    let durable = run.ledger.head_hash();
+    let before = run.bytes().len();
+    run.ledger.sync = |_| Err(std::io::Error::from_raw_os_error(5));
+    for step in 13..=15 {
+        let (samples, check) = fed(&run.plan, Step(step));
+        run.ledger.commit(Step(step), Generation(step), &cut_evenly(3, 1), samples, check).unwrap();
+        assert!(matches!(run.ledger.flush(), Err(LedgerError::Io { .. })));
+        assert_eq!(run.ledger.head_hash(), durable, "no checkpoint is to name a line that may be lost");
+    }
+    let written = run.bytes();
+    // The kernel holds the pages to be clean, and the disk is well: what is not written now would not be synced.
+    run.ledger.sync = |file| {
+        let modified = file.metadata()?.modified()?;
+        assert!(
+            modified.elapsed().expect("a clock") < std::time::Duration::from_secs(1),
+            "nothing was written"
+        );
+        file.sync_data()
+    };
+    let old = std::time::SystemTime::now() - std::time::Duration::from_secs(100);
+    fs::File::options().write(true).open(&run.path).unwrap().set_modified(old).unwrap();
+    let head = run.ledger.flush().unwrap();
+    assert_eq!(run.bytes(), written);
+    let newest = Newest { step: Step(15), ledger: head };
+    assert_eq!(audit(&run.bytes(), &run.plan, Some(newest)).unwrap().reached, Step(15));
+    // What was dropped cannot be written again.
+    run.ledger.sync = |_| Err(std::io::Error::from_raw_os_error(5));
+    let (samples, check) = fed(&run.plan, Step(16));
+    run.ledger.commit(Step(16), Generation(16), &cut_evenly(3, 1), samples, check).unwrap();
+    assert!(run.ledger.flush().is_err());
+    let (file, end) = (fs::File::options().write(true).open(&run.path).unwrap(), run.bytes().len() as u64);
+    file.set_len(before as u64).and_then(|()| file.set_len(end)).unwrap();
+    run.ledger.sync = fs::File::sync_data;
+    for _ in 0..2 {
+        let error = run.ledger.flush().unwrap_err();
+        assert!(matches!(error, LedgerError::Broken { .. }), "{error}");
     }
 }
 

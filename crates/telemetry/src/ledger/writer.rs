@@ -5,7 +5,7 @@
 
 use super::line::{BindLine, Binding, CheckSum, Line, LineHash, ResumeLine, SpanLine, is_partition, pairs};
 use super::problem::AuditProblem;
-use super::scan::{Scan, scan};
+use super::scan::{Scan, scan, whole_lines};
 use dtrain_types::{BatchPlan, Generation, MicroRange, PlanError, Step};
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom, Write};
@@ -29,8 +29,8 @@ pub enum LedgerError {
         /// What the system said.
         source: io::Error,
     },
-    /// A sync failed once; the file must be opened anew to learn what it holds.
-    #[error("{} can no longer be trusted: an earlier sync failed", path.display())]
+    /// A sync failed, and the file does not hold what was written since the one before.
+    #[error("{} can no longer be trusted: a sync failed, and what it holds is not what was written", path.display())]
     Broken {
         /// The ledger.
         path: PathBuf,
@@ -110,11 +110,17 @@ impl LedgerError {
 #[derive(Debug)]
 pub struct LedgerWriter {
     file: File,
+    /// How it is synced: tests put one here that fails.
+    pub(super) sync: fn(&File) -> io::Result<()>,
     path: PathBuf,
     plan: BatchPlan,
     /// Bytes that the system has.
     written: u64,
+    /// Bytes that the disk has, and the hash of the last line of them.
+    durable: u64,
     durable_head: LineHash,
+    /// The last sync failed: nobody knows which of the bytes behind those the disk has.
+    unsure: bool,
     /// Lines closed since the last flush, as bytes.
     closed: Vec<u8>,
     head: LineHash,
@@ -125,7 +131,7 @@ pub struct LedgerWriter {
 }
 
 impl LedgerWriter {
-    /// Opens the ledger at `path`, or begins it if there is none. A torn last line is dropped.
+    /// Opens the ledger at `path`, or begins it if there is none. What a crash has torn at its end is dropped.
     ///
     /// *Blocks* on the disk. *Errors*: it is another run's, or it was changed since it was written.
     pub fn open(path: &Path, binding: &Binding) -> Result<Self, LedgerError> {
@@ -135,14 +141,24 @@ impl LedgerWriter {
         let mut file = open.map_err(fail)?;
         let mut bytes = Vec::new();
         file.read_to_end(&mut bytes).map_err(fail)?;
-        bytes.truncate(whole_lines(&bytes));
+        let whole = whole_lines(&bytes);
+        if whole < bytes.len() {
+            tracing::warn!(
+                bytes = bytes.len() - whole,
+                "the ledger's end was torn by a crash and is dropped"
+            );
+            bytes.truncate(whole);
+        }
         file.set_len(bytes.len() as u64).and_then(|()| file.seek(SeekFrom::End(0))).map_err(fail)?;
         let mut writer = Self {
             file,
+            sync: File::sync_data,
             path: path.to_owned(),
             plan,
             written: bytes.len() as u64,
+            durable: 0,
             durable_head: LineHash::NONE,
+            unsure: false,
             closed: Vec::new(),
             head: LineHash::NONE,
             span: None,
@@ -215,17 +231,50 @@ impl LedgerWriter {
 
     /// Makes everything committed so far durable; gives the hash of the last line.
     ///
-    /// *Blocks* on the disk. *Errors*: after a failed write (a full disk) it may be tried again and loses nothing;
-    /// after a failed sync the writer refuses everything.
+    /// *Blocks* on the disk. *Errors*: after a failed write (a full disk) or a failed sync it may be tried again and loses nothing, unless
+    /// the file does not hold any more what was written: then the writer refuses everything.
     pub fn flush(&mut self) -> Result<LineHash, LedgerError> {
         self.hand_over()?;
-        if let Err(source) = self.file.sync_data() {
-            // The kernel may have dropped the pages; a second sync would succeed and prove nothing.
-            self.broken = true;
+        if self.unsure {
+            self.write_again()?;
+        }
+        if let Err(source) = (self.sync)(&self.file) {
+            self.unsure = true;
             return Err(LedgerError::io(&self.path, source));
         }
-        self.durable_head = self.head;
+        (self.durable, self.durable_head, self.unsure) = (self.written, self.head, false);
         Ok(self.head)
+    }
+
+    /// Writes again what was not synced. After a sync that failed the kernel may hold the pages to be clean, so that a second one would
+    /// succeed and prove nothing; those that are written again are not. What they hold is proved by the chain of hashes.
+    fn write_again(&mut self) -> Result<(), LedgerError> {
+        let mut bytes = Vec::new();
+        let read =
+            self.file.seek(SeekFrom::Start(self.durable)).and_then(|_| self.file.read_to_end(&mut bytes));
+        let is_ours =
+            read.is_ok() && self.durable + bytes.len() as u64 == self.written && self.leads_to_head(&bytes);
+        if !is_ours {
+            self.broken = true;
+            return Err(LedgerError::Broken { path: self.path.clone() });
+        }
+        let again = self.file.seek(SeekFrom::Start(self.durable)).and_then(|_| self.file.write_all(&bytes));
+        // A write that stops half-way has put the bytes there that were there before.
+        self.file.seek(SeekFrom::End(0)).and(again).map_err(|source| LedgerError::io(&self.path, source))
+    }
+
+    /// Whether these lines are those behind the durable ones, up to the last that was written.
+    fn leads_to_head(&self, bytes: &[u8]) -> bool {
+        let mut head = self.durable_head;
+        for text in bytes.split_inclusive(|byte| *byte == b'\n') {
+            let text = text.strip_suffix(b"\n").unwrap_or(text);
+            let follows = serde_json::from_slice::<Line>(text).is_ok_and(|line| line.prev() == head);
+            if !follows {
+                return false;
+            }
+            head = LineHash::of(text);
+        }
+        head == self.head
     }
 
     /// Hands everything committed so far to the system: from now on the end of this process loses none of it.
@@ -300,23 +349,4 @@ impl LedgerWriter {
         let sync = File::open(folder).and_then(|folder| folder.sync_all());
         sync.map_err(|source| LedgerError::io(folder, source))
     }
-}
-
-/// Bytes up to the end of the last line that was written whole.
-///
-/// A line that crosses a page may reach the disk with its newline but with a hole of zeros before it; so a last line
-/// that is no JSON of ours is torn too. In the middle of the file the same is damage, for later lines were synced
-/// after it.
-fn whole_lines(bytes: &[u8]) -> usize {
-    let end = bytes.iter().rposition(|byte| *byte == b'\n').map_or(0, |at| at + 1);
-    let last = bytes[..end.saturating_sub(1)].iter().rposition(|byte| *byte == b'\n').map_or(0, |at| at + 1);
-    let torn = serde_json::from_slice::<Line>(&bytes[last..end]).is_err();
-    let whole = if torn { last } else { end };
-    if whole < bytes.len() {
-        tracing::warn!(
-            bytes = bytes.len() - whole,
-            "the ledger's last line was torn by a crash and is dropped"
-        );
-    }
-    whole
 }
