@@ -146,6 +146,32 @@ fn address(name: &str) -> io::Result<SocketAddr> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::outlives::Outlives;
+    use dtrain_types::Instance;
+
+    #[test]
+    fn a_keeper_is_forgotten_where_nobody_leads_and_the_folder_names_another_and_not_where_nothing_can_be_seen()
+     {
+        let (folder, name) = (tempfile::tempdir().unwrap(), KeptName::new("ours".to_owned()));
+        let run_dir = folder.path().join("run");
+        let program = Program { path: "a".into(), arguments: vec![], environment: vec![], stacks: None };
+        let timeouts = Timeouts::derive(Duration::from_secs(1)).unwrap();
+        let setup = KeeperSetup::new(&name, 1, &program, RankSetup::of(&()), &timeouts).in_shared(&run_dir);
+        assert_eq!(setup.outlook(), Outlook::Vacant, "there is no folder");
+        std::fs::create_dir(&run_dir).unwrap();
+        let named = |text: &str| NAMED_IN.write(&run_dir, text, Outlives::Process).unwrap();
+        named("ours\n1\n");
+        let lock = RunLock::acquire(&run_dir, Instance(1)).unwrap();
+        assert_eq!(setup.outlook(), Outlook::Led);
+        drop(lock);
+        assert_eq!(setup.outlook(), Outlook::Vacant, "another life may come and call");
+        named("another\n1\n");
+        assert_eq!(setup.outlook(), Outlook::Forgotten);
+        NAMED_IN.forget(&run_dir);
+        assert_eq!(setup.outlook(), Outlook::Forgotten);
+        std::fs::rename(&run_dir, folder.path().join("elsewhere")).unwrap();
+        assert_eq!(setup.outlook(), Outlook::Vacant, "it cannot be seen for a while");
+    }
 
     #[test]
     fn a_program_survives_its_journey_in_whatever_bytes_it_is_written() {
