@@ -309,8 +309,8 @@ impl EpochSums {
 
 /// More problems than this at a time are one problem, and told of already.
 const MOST_TOLD: usize = 16;
-/// The supervisor is told once in so many steps how far we are, and no later than this after the last time; less often where the disk takes
-/// longer for that, so that half of the time is left for the steps.
+/// The supervisor is told once in so many steps how far we are, and no later than this after the last time. Where the disk takes long, so many
+/// more are gathered meanwhile.
 const TOLD_EVERY: u64 = 64;
 const TOLD_WITHIN: Duration = Duration::from_millis(250);
 const READINGS_EVERY: Duration = Duration::from_millis(500);
@@ -358,7 +358,7 @@ impl Writer {
             if untold == 0 {
                 return entries.recv();
             }
-            let due = if untold >= TOLD_EVERY { self.took } else { TOLD_WITHIN.max(self.took) };
+            let due = if untold >= TOLD_EVERY { self.took.min(TOLD_WITHIN) } else { TOLD_WITHIN };
             let patience = due.saturating_sub(self.told_at.elapsed());
             if patience.is_zero() {
                 self.tell_steps();
