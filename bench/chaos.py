@@ -214,6 +214,8 @@ class Run:
         self.disk.cut()
         send(pids, signal.SIGKILL)
         self.disk.again()
+        # What was removed a moment ago may be there again.
+        self.empty()
 
     def link(self, host, state):
         Networks.ip("-n", self.networks.bridge, "link", "set", f"p{host.rank}", state)
