@@ -179,6 +179,14 @@ impl World {
             Message::Heartbeat(beat) => self.supervisor.handle_heartbeat(start, beat),
             _ => {}
         }
+        // The disk is quicker than the ranks, which form meanwhile.
+        let ranges = effects.iter().find_map(|effect| match effect {
+            SupervisorEffect::WriteRanges(generation, _) => Some(*generation),
+            _ => None,
+        });
+        if let Some(generation) = ranges {
+            self.supervisor.handle_ranges(start, generation, &mut effects);
+        }
         let mut answers = Vec::new();
         for effect in effects {
             match effect {
