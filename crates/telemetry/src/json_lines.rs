@@ -3,6 +3,7 @@
 //! A line is encoded whole before a byte of it is written, so that a record that cannot be encoded leaves nothing
 //! behind. What a crash tore off at the end of a file is removed when the file is opened again.
 
+use crate::whole_lines::whole_lines;
 use crate::{RunEvent, Stamped, TelemetryError, UnixTime};
 use serde::Serialize;
 use std::fs::{File, OpenOptions};
@@ -40,7 +41,7 @@ impl JsonLines<File> {
         let open = || {
             let mut file =
                 OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path)?;
-            let end = whole_lines(&mut file)?;
+            let end = end_of_lines(&mut file)?;
             file.set_len(end)?;
             file.seek(SeekFrom::Start(end))?;
             Ok(file)
@@ -61,9 +62,8 @@ impl JsonLines<File> {
     }
 }
 
-/// Bytes of a file up to its last line end, or to the first line with a hole at its end: a power cut takes pages that were not synced, in any
-/// order.
-fn whole_lines(file: &mut File) -> io::Result<u64> {
+/// Bytes of a file up to the last line that was written whole. A hole is looked for at its end alone.
+fn end_of_lines(file: &mut File) -> io::Result<u64> {
     let mut end = file.seek(SeekFrom::End(0))?;
     let mut block = Vec::new();
     while end > 0 {
@@ -71,9 +71,9 @@ fn whole_lines(file: &mut File) -> io::Result<u64> {
         file.seek(SeekFrom::Start(start))?;
         block.clear();
         Read::by_ref(file).take(end - start).read_to_end(&mut block)?;
-        let sound = block.iter().position(|byte| *byte == 0).unwrap_or(block.len());
-        if let Some(place) = block[..sound].iter().rposition(|byte| *byte == b'\n') {
-            return Ok(start + place as u64 + 1);
+        let whole = whole_lines(&block);
+        if whole > 0 {
+            return Ok(start + whole as u64);
         }
         end = start;
     }

@@ -21,6 +21,7 @@ mod progress;
 mod scrape;
 mod tensorboard;
 pub mod track;
+mod whole_lines;
 
 pub use clock::{CivilTime, UnixTime};
 pub use error::TelemetryError;

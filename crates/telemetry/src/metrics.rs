@@ -134,7 +134,7 @@ impl Metrics {
         self.curves.as_mut().map_or(Ok(()), TensorBoard::flush)
     }
 
-    /// Waits until everything written so far is on the disk; curves are with the system, as they can be drawn anew.
+    /// Waits until the metrics written so far are on the disk; those that are drawn from the same numbers for TensorBoard are with the system.
     ///
     /// *Errors*: a file does not take it. *Blocks* on the disk.
     pub fn sync(&mut self, now: UnixTime) -> Result<(), TelemetryError> {

@@ -4,6 +4,7 @@
 
 use super::line::{BindLine, Line, LineHash, ResumeLine, SpanLine, is_partition};
 use super::problem::{AuditProblem, Wrong};
+use crate::whole_lines::whole_lines;
 use dtrain_types::{BatchPlan, Generation, Step};
 
 /// One span as read, and how much of it still counts.
@@ -27,19 +28,10 @@ pub(super) struct Scan {
     pub head: LineHash,
     /// Each whole line's hash, and the step reached after it.
     pub heads: Vec<(LineHash, Step)>,
-    /// Bytes of whole lines; what follows is torn. See [`whole_lines`].
+    /// Bytes of whole lines; what follows is torn; whether something of it was durable, the newest manifest tells.
     pub whole: usize,
     pub problems: Vec<AuditProblem>,
     micro_batches: u32,
-}
-
-/// Bytes up to the first line that was not written whole: one without its end, or with a hole.
-///
-/// Where a power cut takes pages that were not synced, in any order, those behind a hole may be there. Nothing behind it was synced, for
-/// a sync leaves no hole before what it has synced; and whether something that was is missing, the newest manifest tells.
-pub(super) fn whole_lines(bytes: &[u8]) -> usize {
-    let sound = bytes.iter().position(|byte| *byte == 0).unwrap_or(bytes.len());
-    bytes[..sound].iter().rposition(|byte| *byte == b'\n').map_or(0, |at| at + 1)
 }
 
 /// Scans the bytes of a ledger that should follow `plan`.

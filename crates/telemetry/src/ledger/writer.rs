@@ -5,7 +5,8 @@
 
 use super::line::{BindLine, Binding, CheckSum, Line, LineHash, ResumeLine, SpanLine, is_partition, pairs};
 use super::problem::AuditProblem;
-use super::scan::{Scan, scan, whole_lines};
+use super::scan::{Scan, scan};
+use crate::whole_lines::whole_lines;
 use dtrain_types::{BatchPlan, Generation, MicroRange, PlanError, Step};
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom, Write};
