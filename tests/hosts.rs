@@ -6,7 +6,7 @@ use crate::harness::hosts::{Hosts, free_port};
 use crate::harness::turn::has_turn;
 use crate::harness::{
     CNN, Finished, GPT, GPT2, MLP, Running, Signal, WIDE, audit_is_clean, checkpoints, folder, keepers_of,
-    lives, ranks_of, signal, train, try_signal_to, wait_until_gone, whole_digest,
+    lives, logged_steps, ranks_of, signal, train, try_signal_to, wait_until_gone, whole_digest,
 };
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -291,17 +291,6 @@ fn when_the_supervisor_is_killed_the_others_wait_as_long_as_they_were_told_and_s
     second.said("its process is gone");
     second.said("--resume");
     wait_until_gone(&ranks);
-}
-
-/// The numbers of the steps in the event log, over all lives of the supervisor.
-fn logged_steps(run: &Path) -> Vec<u64> {
-    let log = std::fs::read_to_string(run.join("events.jsonl")).expect("a log");
-    let lines =
-        log.lines().map(|line| serde_json::from_str::<serde_json::Value>(line).expect("a whole line"));
-    lines
-        .filter(|line| line["event"] == "step")
-        .map(|line| line["step"].as_u64().expect("a number"))
-        .collect()
 }
 
 #[test]

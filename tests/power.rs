@@ -4,7 +4,7 @@ use crate::harness::disk::Disk;
 use crate::harness::hosts::Hosts;
 use crate::harness::turn::has_turn;
 use crate::harness::{
-    MLP, Running, Signal, audit_is_clean, folder, keepers_of, ranks_of, signal, train, try_kill,
+    MLP, Running, Signal, audit_is_clean, folder, keepers_of, logged_steps, ranks_of, signal, train, try_kill,
 };
 use std::path::Path;
 
@@ -22,14 +22,6 @@ fn lose_power(host: Running, disk: &Disk) {
 fn disk(of: &Path) -> Option<Disk> {
     let built = Disk::build(&of.join("runs"));
     built.inspect_err(|why| eprintln!("skipped: a disk of its own cannot be had here ({why})")).ok()
-}
-
-/// The steps that the run's own log tells of, in its order.
-fn logged(run: &Path) -> Vec<u64> {
-    let log = std::fs::read_to_string(run.join("events.jsonl")).expect("a log");
-    let lines =
-        log.lines().map(|line| serde_json::from_str::<serde_json::Value>(line).expect("a whole line"));
-    lines.filter(|line| line["event"] == "step").filter_map(|line| line["step"].as_u64()).collect()
 }
 
 #[test]
@@ -61,7 +53,7 @@ fn the_host_that_leads_may_lose_its_power_and_no_step_is_lost_that_others_have_m
         }
         let whole = train(&hosts.folder(1), &format!("{model} ranks=1 name=whole"));
         assert_eq!(first.digest(), whole.digest());
-        assert_eq!(logged(&hosts.folder(0).join("runs/a")), (1..=6000).collect::<Vec<u64>>());
+        assert_eq!(logged_steps(&hosts.folder(0).join("runs/a")), (1..=6000).collect::<Vec<u64>>());
         audit_is_clean(&hosts.folder(0), "a");
     }
 }
@@ -81,7 +73,7 @@ fn a_host_that_loses_its_power_goes_on_from_its_newest_checkpoint_and_its_logs_l
         let newest = run.wait_for_checkpoint();
         run.wait_for_step(newest + 50);
         lose_power(run, &disk);
-        let steps = logged(&folder.path().join("runs/a"));
+        let steps = logged_steps(&folder.path().join("runs/a"));
         let lacks = (1..=newest).find(|step| !steps.contains(step));
         assert_eq!(lacks, None, "the log has no step {lacks:?}, and a checkpoint of {newest}");
     }

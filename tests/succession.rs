@@ -4,8 +4,8 @@ use crate::harness::hosts::Hosts;
 use crate::harness::network::{Network, Weather};
 use crate::harness::turn::has_turn;
 use crate::harness::{
-    MLP, Running, Signal, audit_is_clean, children, folder, keepers_of, lives, ranks_of, signal, train,
-    wait_until_gone,
+    MLP, Running, Signal, audit_is_clean, children, folder, keepers_of, lives, logged_steps, ranks_of,
+    signal, train, wait_until_gone,
 };
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -19,6 +19,15 @@ struct Cluster {
 impl Cluster {
     fn new() -> Self {
         Self { hosts: Hosts::on_loopback("3"), shared: folder() }
+    }
+
+    /// One whose three hosts make steps, with a rank each: the first of them, and the others.
+    fn at_work(model: &str) -> (Self, Running, [Running; 2]) {
+        let cluster = Self::new();
+        let others = [1, 2].map(|host| cluster.hosts.start(host, "--json ranks=1"));
+        let mut first = cluster.hosts.start(0, &format!("{} ranks=1", cluster.words(model)));
+        first.wait_for_step(50);
+        (cluster, first, others)
     }
 
     fn words(&self, model: &str) -> String {
@@ -42,12 +51,6 @@ impl Cluster {
         log.lines().map(|line| serde_json::from_str(line).expect("a whole line")).collect()
     }
 
-    /// The steps that the log tells of, in its order.
-    fn made(&self) -> Vec<u64> {
-        let steps = self.log().into_iter().filter(|line| line["event"] == "step");
-        steps.map(|line| line["step"].as_u64().expect("a number")).collect()
-    }
-
     /// Waits until this step is written down.
     #[track_caller]
     fn wait_for(&self, step: u64) {
@@ -65,9 +68,7 @@ impl Cluster {
         let summary = lines.iter().rfind(|line| line["event"] == "summary").expect("a summary");
         assert_eq!(summary["digest"], whole.digest());
         assert_eq!(summary["lost_steps"], 0);
-        let made =
-            lines.iter().filter(|line| line["event"] == "step").filter_map(|line| line["step"].as_u64());
-        assert_eq!(made.collect::<Vec<u64>>(), (1..=steps).collect::<Vec<u64>>());
+        assert_eq!(logged_steps(&self.run()), (1..=steps).collect::<Vec<u64>>());
         audit_is_clean(self.shared.path(), "a");
         for gone in [".supervisor", ".keeper", ".seen-by-hosts", ".ending", ".hosts", ".ranges"] {
             assert!(!self.run().join(gone).exists(), "{gone} is left behind");
@@ -135,10 +136,7 @@ fn a_supervisor_that_is_killed_alone_is_followed_elsewhere_and_nothing_of_it_sta
         return;
     }
     let model = format!("{MLP} steps=20000 threads=1 checkpoint.every=none");
-    let cluster = Cluster::new();
-    let others = [1, 2].map(|host| cluster.hosts.start(host, "--json ranks=1"));
-    let mut first = cluster.hosts.start(0, &format!("{} ranks=1", cluster.words(&model)));
-    first.wait_for_step(50);
+    let (cluster, first, others) = Cluster::at_work(&model);
     let left = [keepers_of(first.pid()), ranks_of(first.pid())].concat();
     signal(Signal::KILL, first.pid());
     cluster.wait_for(cluster.recorded() + 50);
@@ -162,10 +160,7 @@ fn ranks_whose_supervisor_alone_was_killed_end_with_a_run_that_ends_elsewhere() 
         return;
     }
     let model = format!("{MLP} steps=1000000 threads=1 checkpoint.every=none");
-    let cluster = Cluster::new();
-    let others = [1, 2].map(|host| cluster.hosts.start(host, "--json ranks=1"));
-    let mut first = cluster.hosts.start(0, &format!("{} ranks=1", cluster.words(&model)));
-    first.wait_for_step(50);
+    let (cluster, first, others) = Cluster::at_work(&model);
     let left = [keepers_of(first.pid()), ranks_of(first.pid())].concat();
     signal(Signal::KILL, first.pid());
     let leads = successor_of(&others[0]);
@@ -214,10 +209,7 @@ fn a_supervisor_that_only_stands_still_is_not_followed() {
         return;
     }
     let model = format!("{MLP} steps=3000 threads=1 detect=500ms");
-    let cluster = Cluster::new();
-    let others = [1, 2].map(|host| cluster.hosts.start(host, "--json ranks=1"));
-    let mut first = cluster.hosts.start(0, &format!("{} ranks=1", cluster.words(&model)));
-    first.wait_for_step(50);
+    let (cluster, first, others) = Cluster::at_work(&model);
     signal(Signal::STOP, first.pid());
     std::thread::sleep(Duration::from_secs(3));
     signal(Signal::CONT, first.pid());
@@ -237,11 +229,8 @@ fn where_nobody_is_to_follow_the_hosts_wait_for_the_first() {
         return;
     }
     let model = format!("{MLP} steps=8000 threads=1 checkpoint.every=500~steps standby=off");
-    let cluster = Cluster::new();
+    let (cluster, first, others) = Cluster::at_work(&model);
     let words = cluster.words(&model);
-    let others = [1, 2].map(|host| cluster.hosts.start(host, "--json ranks=1"));
-    let mut first = cluster.hosts.start(0, &format!("{words} ranks=1"));
-    first.wait_for_step(50);
     first.kill_everything();
     drop(first);
     others[0].wait_for_words("wait for another one");
@@ -298,7 +287,7 @@ fn a_host_that_leads_and_is_cut_off_leads_on_and_nothing_is_doubled() {
         host.ended_with(130);
         assert!(!host.stderr.contains("nobody leads the run"), "{}", host.stderr);
     }
-    let made = cluster.made();
+    let made = logged_steps(&cluster.run());
     assert_eq!(made, (1..=made.len() as u64).collect::<Vec<u64>>());
     audit_is_clean(cluster.shared.path(), "a");
 }

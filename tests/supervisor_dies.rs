@@ -3,20 +3,10 @@
 use crate::harness::try_signal_to;
 use crate::harness::turn::has_turn;
 use crate::harness::{
-    self, MLP, Running, Signal, audit_is_clean, checkpoints, children, folder, keepers_of, lives, ranks_of,
-    signal, train, wait_until_gone,
+    self, MLP, Running, Signal, audit_is_clean, checkpoints, children, folder, keepers_of, lives,
+    logged_steps, ranks_of, signal, train, wait_until_gone,
 };
-use std::path::Path;
 use std::time::{Duration, Instant};
-
-/// The steps that the run's own log tells of, in its order.
-fn logged_steps(run: &Path) -> Vec<u64> {
-    let log = std::fs::read_to_string(run.join("events.jsonl")).expect("a log");
-    let lines =
-        log.lines().map(|line| serde_json::from_str::<serde_json::Value>(line).expect("a whole line"));
-    let steps = lines.filter(|line| line["event"] == "step");
-    steps.map(|line| line["step"].as_u64().expect("a number")).collect()
-}
 
 #[test]
 fn a_supervisor_that_is_killed_costs_no_step_no_bit_and_no_rank() {

@@ -458,6 +458,14 @@ pub fn wait_until_gone(pids: &[u32]) -> Duration {
     begun.elapsed()
 }
 
+/// The steps that the run's own log tells of, in its order.
+pub fn logged_steps(run: &Path) -> Vec<u64> {
+    let log = std::fs::read_to_string(run.join("events.jsonl")).expect("a log");
+    let lines = log.lines().map(|line| serde_json::from_str::<Value>(line).expect("a whole line"));
+    let steps = lines.filter(|line| line["event"] == "step");
+    steps.map(|line| line["step"].as_u64().expect("a number")).collect()
+}
+
 /// The folders of the complete checkpoints of a run, the newest last.
 pub fn checkpoints(run: &Path) -> Vec<PathBuf> {
     let Ok(entries) = std::fs::read_dir(run.join("checkpoints")) else { return Vec::new() };
