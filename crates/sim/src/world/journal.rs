@@ -12,12 +12,11 @@ impl World {
     pub(super) fn enter_journal(&mut self, entry: Entry) {
         // A real one gathers steps for as long as a rank needs for many: behind a slow disk members hold records for some time.
         let slow = self.disk_slow > 1 || self.breaks(Sabotage::EarlyRecord);
-        let is_quick = matches!(entry, Entry::Step(_)) && !slow;
-        let is_late = matches!(entry, Entry::Ranges(_)) && self.breaks(Sabotage::EarlyRanges);
-        let most = match (is_quick, is_late) {
-            (true, _) => 500 * MICRO,
-            (false, false) => 20 * MILLI,
-            (false, true) => 400 * MILLI,
+        let most = match entry {
+            Entry::Step(_) if !slow => 500 * MICRO,
+            // Ranks are not ready sooner than a disk that is well.
+            Entry::Ranges(_) if self.breaks(Sabotage::EarlyRanges) => 400 * MILLI,
+            _ => 20 * MILLI,
         };
         let after = self.chance.between(50 * MICRO, most);
         self.journal_at = self.journal_at.max(self.now + after);
