@@ -395,7 +395,7 @@ impl Writer {
             step: record.step,
             epoch: record.epoch,
             loss: mean(trailer.loss),
-            accuracy: self.files.accuracy(trailer.correct, trailer.predictions),
+            accuracy: self.files.facts().accuracy(trailer.correct, trailer.predictions),
             samples: trailer.samples,
             seconds: record.seconds,
             busy: record.busy,
@@ -463,7 +463,7 @@ impl Writer {
     }
 
     fn epoch_seen(&mut self, record: &StepRecord, validation: Option<&Validation>) {
-        let scores = validation.map(|v| self.files.scores(v)).unwrap_or_default();
+        let scores = validation.map(|v| self.files.facts().scores(v)).unwrap_or_default();
         let seen = EpochSeen {
             epoch: record.epoch,
             step: record.step,

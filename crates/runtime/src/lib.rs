@@ -49,6 +49,7 @@ mod recorder;
 mod run;
 mod run_files;
 mod saver;
+mod scores;
 mod sharded_state;
 mod sharded_whole;
 mod shards;

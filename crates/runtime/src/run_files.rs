@@ -5,7 +5,7 @@
 
 use crate::ending_file::write_ending;
 use crate::found::Found;
-use crate::metric::{EpochMetric, Predicts, Quantity};
+use crate::metric::{EpochMetric, Predicts};
 use crate::observer::{EpochSeen, StepSeen};
 use crate::outlives::Outlives;
 use crate::patience::{Patience, Standing};
@@ -14,16 +14,13 @@ use dtrain_checkpoint::{
     FileStore, MANIFEST_VERSION, Manifest, Owner, RealDisk, RunLock, ShardInfo, Store, TensorSpec,
     reserve_generations,
 };
-use dtrain_protocol::{
-    Cause, CheckpointId, Digest, Ending, Event, ManifestOrder, Schedule, StepRecord, Validation,
-};
+use dtrain_protocol::{Cause, CheckpointId, Digest, Ending, Event, ManifestOrder, Schedule, StepRecord};
 use dtrain_telemetry::ledger::LedgerWriter;
 use dtrain_telemetry::{
-    Board, ClassCount, ClassTable, EpochMetrics, EventLog, GpuWatch, JsonLines, Metrics,
-    RunEvent as LogEvent, StepMetrics, TelemetryError, UnixTime,
+    Board, EpochMetrics, EventLog, GpuWatch, JsonLines, Metrics, RunEvent as LogEvent, StepMetrics,
+    TelemetryError, UnixTime,
 };
-use dtrain_types::{BatchPlan, Bytes, ExactQuotient, ExactSum, Generation, MicroRange, Seed, Step, counted};
-use std::collections::BTreeMap;
+use dtrain_types::{BatchPlan, Bytes, Generation, MicroRange, Seed, Step, counted};
 use std::io::Write;
 use std::num::{NonZeroU64, NonZeroUsize};
 use std::path::PathBuf;
@@ -94,23 +91,6 @@ pub struct RunFiles {
     board: Option<Arc<Board>>,
 }
 
-/// What a validation says in numbers.
-#[derive(Clone, Debug, Default)]
-pub struct Scores {
-    /// Mean loss.
-    pub loss: Option<f64>,
-    /// Share of right predictions.
-    pub accuracy: Option<f64>,
-    /// Macro F1.
-    pub f1: Option<f64>,
-    /// Root of the mean squared error, in the unit of the target.
-    pub rmse: Option<f64>,
-    /// Coefficient of determination.
-    pub r2: Option<f64>,
-    /// What only some runs measure, by name.
-    pub others: BTreeMap<String, f64>,
-}
-
 impl RunFiles {
     /// Opens or begins the files of a run whose folder is locked by `lock`.
     ///
@@ -149,12 +129,10 @@ impl RunFiles {
         self
     }
 
-    /// Share of right predictions, where there are classes.
+    /// What manifests say, and what numbers mean.
     #[must_use]
-    pub fn accuracy(&self, correct: u64, predictions: u64) -> Option<f64> {
-        (matches!(self.facts.predicts, Predicts::Classes | Predicts::Tokens | Predicts::Counted)
-            && predictions > 0)
-            .then(|| correct as f64 / predictions as f64)
+    pub fn facts(&self) -> &RunFacts {
+        &self.facts
     }
 
     /// Whether `step` is the last of its epoch.
@@ -375,57 +353,6 @@ impl RunFiles {
         ledger.and(synced.into_iter().collect::<Result<(), _>>().map_err(|error| error.to_string()))
     }
 
-    /// The numbers of a validation.
-    #[must_use]
-    pub fn scores(&self, validation: &Validation) -> Scores {
-        let trailer = &validation.trailer;
-        let loss = (trailer.weight > 0.0).then(|| trailer.loss / trailer.weight);
-        // Values have the sum of their absolute errors in this place.
-        let classifies = matches!(self.facts.predicts, Predicts::Classes | Predicts::Tokens);
-        let table = class_counts(if classifies { &validation.counts } else { &[] });
-        let figures = table.figures();
-        let mut others = BTreeMap::new();
-        let mut note = |name: &str, number: Option<f64>| {
-            others.extend(number.map(|number| (name.to_owned(), number)));
-        };
-        note(Quantity::Precision.name(), figures.macro_precision);
-        note(Quantity::Recall.name(), figures.macro_recall);
-        if self.facts.predicts == Predicts::Tokens {
-            note(Quantity::Perplexity.name(), loss.map(f64::exp));
-        }
-        for (name, words) in self.facts.own_metrics.iter().zip(validation.counts.chunks(ExactQuotient::WORDS))
-        {
-            note(name, ExactQuotient::from_words(words).and_then(|own| own.value()));
-        }
-        let asked =
-            self.facts.best.iter().chain(self.facts.patience.as_ref().map(|patience| &patience.metric));
-        for metric in asked {
-            let Some((quantity, class)) = metric.of_class() else { continue };
-            let count = table.0.get(class);
-            note(
-                &metric.to_string(),
-                count.map(|count| match quantity {
-                    Quantity::Precision => count.precision(),
-                    Quantity::Recall => count.recall(),
-                    _ => count.f1(),
-                }),
-            );
-        }
-        if let Predicts::Value { unit, .. } = self.facts.predicts {
-            let sum = ExactSum::from_words(&validation.counts).map(|sum| sum.value());
-            let mean = |sum: f64| unit * sum / trailer.predictions.max(1) as f64;
-            note(Quantity::Mae.name(), sum.map(mean).filter(|_| loss.is_some()));
-        }
-        let (rmse, r2) = match (self.facts.predicts, loss) {
-            (Predicts::Value { unit, variance }, Some(loss)) => {
-                (Some(unit * loss.sqrt()), (variance > 0.0).then(|| 1.0 - loss / variance))
-            }
-            _ => (None, None),
-        };
-        let accuracy = self.accuracy(trailer.correct, trailer.predictions);
-        Scores { loss, accuracy, f1: figures.macro_f1, rmse, r2, others }
-    }
-
     /// Writes down what the run ended with, behind every step and validation.
     ///
     /// *Errors*: a sentence; a file does not take it. *Blocks* on the disk.
@@ -556,17 +483,6 @@ fn open_metrics(facts: &RunFacts) -> Result<Metrics, TelemetryError> {
     // Of what was written before, TensorBoard shows what comes up to this step.
     let resume = facts.found.as_ref().map(|found| found.metrics).or(facts.parent.map(|id| id.step));
     metrics.for_tensorboard(&facts.run_dir, UnixTime::now(), resume)
-}
-
-/// Counts as a rank flattens them: all true positives, then false positives, then false negatives.
-fn class_counts(flat: &[u64]) -> ClassTable {
-    let classes = flat.len() / 3;
-    let count = |class| ClassCount {
-        true_positives: flat[class],
-        false_positives: flat[classes + class],
-        false_negatives: flat[2 * classes + class],
-    };
-    ClassTable((0..classes).map(count).collect())
 }
 
 fn metrics_of(seen: &EpochSeen) -> serde_json::Map<String, serde_json::Value> {

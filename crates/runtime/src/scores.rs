@@ -1,0 +1,96 @@
+//! What a validation says in numbers: of classes, tokens or values, and of metrics of a program's own.
+//!
+//! A pure function of its sums, which are the same on any ranks. It does not know where the numbers go.
+
+use crate::metric::{Predicts, Quantity};
+use crate::run_files::RunFacts;
+use dtrain_protocol::Validation;
+use dtrain_telemetry::{ClassCount, ClassTable};
+use dtrain_types::{ExactQuotient, ExactSum};
+use std::collections::BTreeMap;
+
+/// What a validation says in numbers.
+#[derive(Clone, Debug, Default)]
+pub struct Scores {
+    /// Mean loss.
+    pub loss: Option<f64>,
+    /// Share of right predictions.
+    pub accuracy: Option<f64>,
+    /// Macro F1.
+    pub f1: Option<f64>,
+    /// Root of the mean squared error, in the unit of the target.
+    pub rmse: Option<f64>,
+    /// Coefficient of determination.
+    pub r2: Option<f64>,
+    /// What only some runs measure, by name.
+    pub others: BTreeMap<String, f64>,
+}
+
+impl RunFacts {
+    /// Share of right predictions, where there are classes.
+    #[must_use]
+    pub fn accuracy(&self, correct: u64, predictions: u64) -> Option<f64> {
+        (matches!(self.predicts, Predicts::Classes | Predicts::Tokens | Predicts::Counted) && predictions > 0)
+            .then(|| correct as f64 / predictions as f64)
+    }
+
+    /// The numbers of a validation.
+    #[must_use]
+    pub fn scores(&self, validation: &Validation) -> Scores {
+        let trailer = &validation.trailer;
+        let loss = (trailer.weight > 0.0).then(|| trailer.loss / trailer.weight);
+        // Values have the sum of their absolute errors in this place.
+        let classifies = matches!(self.predicts, Predicts::Classes | Predicts::Tokens);
+        let table = class_counts(if classifies { &validation.counts } else { &[] });
+        let figures = table.figures();
+        let mut others = BTreeMap::new();
+        let mut note = |name: &str, number: Option<f64>| {
+            others.extend(number.map(|number| (name.to_owned(), number)));
+        };
+        note(Quantity::Precision.name(), figures.macro_precision);
+        note(Quantity::Recall.name(), figures.macro_recall);
+        if self.predicts == Predicts::Tokens {
+            note(Quantity::Perplexity.name(), loss.map(f64::exp));
+        }
+        for (name, words) in self.own_metrics.iter().zip(validation.counts.chunks(ExactQuotient::WORDS)) {
+            note(name, ExactQuotient::from_words(words).and_then(|own| own.value()));
+        }
+        let asked = self.best.iter().chain(self.patience.as_ref().map(|patience| &patience.metric));
+        for metric in asked {
+            let Some((quantity, class)) = metric.of_class() else { continue };
+            let count = table.0.get(class);
+            note(
+                &metric.to_string(),
+                count.map(|count| match quantity {
+                    Quantity::Precision => count.precision(),
+                    Quantity::Recall => count.recall(),
+                    _ => count.f1(),
+                }),
+            );
+        }
+        if let Predicts::Value { unit, .. } = self.predicts {
+            let sum = ExactSum::from_words(&validation.counts).map(|sum| sum.value());
+            let mean = |sum: f64| unit * sum / trailer.predictions.max(1) as f64;
+            note(Quantity::Mae.name(), sum.map(mean).filter(|_| loss.is_some()));
+        }
+        let (rmse, r2) = match (self.predicts, loss) {
+            (Predicts::Value { unit, variance }, Some(loss)) => {
+                (Some(unit * loss.sqrt()), (variance > 0.0).then(|| 1.0 - loss / variance))
+            }
+            _ => (None, None),
+        };
+        let accuracy = self.accuracy(trailer.correct, trailer.predictions);
+        Scores { loss, accuracy, f1: figures.macro_f1, rmse, r2, others }
+    }
+}
+
+/// Counts as a rank flattens them: all true positives, then false positives, then false negatives.
+fn class_counts(flat: &[u64]) -> ClassTable {
+    let classes = flat.len() / 3;
+    let count = |class| ClassCount {
+        true_positives: flat[class],
+        false_positives: flat[classes + class],
+        false_negatives: flat[2 * classes + class],
+    };
+    ClassTable((0..classes).map(count).collect())
+}
