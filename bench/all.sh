@@ -32,7 +32,7 @@ dtrain=target/release/dtrain
 pick() { if [ "$quick" = 1 ]; then echo "$2"; else echo "$1"; fi; }
 
 # A part is a function; the line above it is its section in docs/benchmarks/README.md.
-parts="ddp steps threads together micro collectives scaling results start kills overhead simulation programs hosts overlap kernels predictions scrapes shards"
+parts="ddp steps threads together micro collectives scaling results start kills overhead simulation programs hosts overlap kernels predictions scrapes shards month"
 section() {
     case $1 in
         steps|threads|together) echo "Training steps against PyTorch" ;;
@@ -51,6 +51,7 @@ section() {
         predictions) echo "Predictions of a table" ;;
         scrapes) echo "Scrapes" ;;
         shards) echo "A state in shards" ;;
+        month) echo "A month of steps" ;;
     esac
 }
 
@@ -130,6 +131,7 @@ shards() {
         bench/sharded.py --dtrain $dtrain --what $what --rounds "$(pick 5 1)" --kills "$(pick 50 3)" --steps "$(pick 40000 4000)" || return 1
     done
 }
+month() { bench/month.py $dtrain --steps "$(pick 8000000 200000)"; }
 scrapes() { bench/scrapes.py $dtrain --pairs "$(pick 10 2)" --seconds "$(pick 3 1)"; }
 kernels() { cargo bench -p dtrain-engine && cargo bench -p dtrain-transport && cargo bench -p dtrain-cuda; }
 
