@@ -300,6 +300,26 @@ fn lost_hosts_cost_nothing(how: &str) {
     }
 }
 
+/// As a scheduler does that takes back all machines but one: each keeps a shard that none but another one of them has.
+#[test]
+fn hosts_that_leave_in_one_moment_take_nothing_with_them() {
+    let model = format!("{MLP} steps=3000 checkpoint.every=none {SHARDED}");
+    let hosts = Hosts::on_loopback("4");
+    let mut first = hosts.start(0, &format!("{model} ranks=1 name=hosts"));
+    let others = [1, 2, 3].map(|host| hosts.start(host, "ranks=1"));
+    first.wait_for_world(4);
+    first.wait_for_step(first.last_step() + 50);
+    others.iter().for_each(|host| signal(Signal::TERM, host.pid()));
+    let run = first.finish();
+    assert_eq!(run.summary()["lost_steps"], 0, "{}", run.stderr);
+    assert_eq!((run.events("fault").count(), &run.summary()["ranks"]), (0, &1.into()), "{}", run.stderr);
+    assert_eq!(run.digest(), whole_digest(&model), "{}", run.stderr);
+    audit_is_clean(&hosts.folder(0), "hosts");
+    for host in others {
+        host.finish().ended_with(130);
+    }
+}
+
 #[test]
 fn a_shard_whose_holders_are_all_lost_is_that_of_the_newest_checkpoint_and_the_report_says_why() {
     if !has_turn(15) {

@@ -48,6 +48,31 @@ fn a_supervisor_that_is_killed_costs_no_step_no_bit_and_no_rank() {
     }
 }
 
+/// A job that is taken back just after its supervisor was started again: its ranks hold thousands of steps that are in no checkpoint.
+#[test]
+fn who_is_asked_to_end_while_it_takes_over_saves_what_the_ranks_hold() {
+    let folder = folder();
+    let model = format!("{MLP} steps=100000 threads=1 checkpoint.every=1000000~steps");
+    let words = format!("{model} ranks=3 name=a resume=auto");
+    for life in 1..=4 {
+        let mut run = Running::start(folder.path(), &words);
+        run.wait_for_step(200 * life);
+        signal(Signal::KILL, run.pid());
+        run.finish();
+        let mut next = Running::start(folder.path(), &words);
+        // The first that it tells of it has heard from ranks that still wait for their generation.
+        next.wait_for_step(200 * life);
+        signal(Signal::TERM, next.pid());
+        let ended = next.finish();
+        ended.ended_with(130);
+        let all = logged_steps(&folder.path().join("runs/a"));
+        let saved = checkpoints(&folder.path().join("runs/a")).pop().expect("what was made is saved");
+        assert_eq!(all, (1..=all.len() as u64).collect::<Vec<_>>(), "{}", ended.stderr);
+        assert_eq!(harness::checkpoint_step(&saved), all.len() as u64, "{}", ended.stderr);
+    }
+    audit_is_clean(folder.path(), "a");
+}
+
 /// A full disk may keep it out, and have room again for the steps.
 #[test]
 fn a_generation_that_the_disk_did_not_take_leaves_no_gap_in_the_books() {

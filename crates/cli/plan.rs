@@ -24,7 +24,7 @@ use dtrain_data::{
 };
 use dtrain_engine::cpu::{Cpu, CpuOptions, Isa};
 use dtrain_engine::{About, Decay, DecayGroup, EngineError, ModelReplica, Optimizer, Replica, Span};
-use dtrain_protocol::CheckpointEvery;
+use dtrain_protocol::Every;
 use dtrain_runtime::{Measured, Predicts, ValidationSet};
 use dtrain_types::{BatchPlan, Fingerprint, Seed, Step};
 
@@ -243,17 +243,29 @@ impl Plan {
         }
     }
 
+    /// Whether a checkpoint before the end holds a state that is validated; if there are none, or nothing is ever validated, so it is.
+    #[must_use]
+    pub fn marks_the_best(&self) -> bool {
+        let schedule = self.schedule();
+        let period = |every| match every {
+            Every::Steps(steps) => Some(steps),
+            Every::Epochs(epochs) => Some(epochs.saturating_mul(schedule.steps_per_epoch)),
+            Every::End | Every::Never => None,
+        };
+        let saves = period(schedule.checkpoint).filter(|steps| *steps < schedule.last.0);
+        let Some(saves) = saves.filter(|_| schedule.validation_micro_batches > 0) else { return true };
+        let mut saved = (saves..schedule.last.0).step_by(usize::try_from(saves).unwrap_or(usize::MAX));
+        saved.any(|step| schedule.validates(Step(step)))
+    }
+
     /// What is due after which step.
     #[must_use]
     pub fn schedule(&self) -> dtrain_protocol::Schedule {
         dtrain_protocol::Schedule {
             last: self.last_step(),
             steps_per_epoch: self.batches.steps_per_epoch(),
-            checkpoint: match self.config.checkpoint.every {
-                None => CheckpointEvery::End,
-                Some(Length::Epochs(epochs)) => CheckpointEvery::Epochs(epochs.into()),
-                Some(Length::Steps(steps)) => CheckpointEvery::Steps(steps),
-            },
+            checkpoint: every(self.config.checkpoint.every),
+            validation: every(self.config.validation),
             validation_micro_batches: self.validation().map_or(0, |set| set.plan.micro_batches()),
             verify: self.config.world.verify.into(),
         }
@@ -450,6 +462,14 @@ impl Plan {
     /// The engine's complaint under the key that it names.
     pub fn misfit(&self, error: &EngineError) -> Problem {
         misfit(&self.config, error)
+    }
+}
+
+fn every(length: Option<Length>) -> Every {
+    match length {
+        None => Every::End,
+        Some(Length::Epochs(epochs)) => Every::Epochs(epochs.into()),
+        Some(Length::Steps(steps)) => Every::Steps(steps),
     }
 }
 

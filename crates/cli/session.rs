@@ -240,18 +240,18 @@ impl Session {
         let start = self.resume.map_or(Step(0), |id| id.step);
         // Each file goes on behind its own last line; what is in all of them need not be told again.
         let recorded = ledger.reached().min(found.events).min(found.metrics).max(start);
-        let validates = self.plan.schedule().validation_micro_batches > 0;
-        let newest = found.epochs.range(..=recorded).next_back().filter(|_| validates);
-        let validated = newest.map(|(step, seen)| (seen.epoch, *step));
+        let schedule = self.plan.schedule();
+        let newest = found.newest_validation(&schedule, recorded).map(|(step, _)| step);
+        let validated = newest.unwrap_or_default();
         let patience = self.plan.metrics().ok().and_then(|metrics| metrics.patience);
-        let is_over = |(step, _): &(&Step, &dtrain_runtime::EpochSeen)| {
+        let is_over = |step: &Step| {
             patience.as_ref().is_some_and(|patience| {
-                let standings = found.standings(patience, self.standing().as_ref(), start);
+                let standings = found.standings(patience, self.standing().as_ref(), start, &schedule);
                 standings.get(step).is_some_and(|standing| patience.is_over(standing))
             })
         };
         let stopped = self.resume.filter(|_| self.has_stopped()).map(|id| id.step);
-        let enough = newest.filter(is_over).map(|(step, _)| *step).or(stopped);
+        let enough = newest.filter(is_over).or(stopped);
         // Its steps are in the books as well, or it is not believed.
         let written = found.ending.filter(|ending| ending.step <= recorded);
         let ending = written.or_else(|| self.ending_of(self.resume.filter(|id| self.is_complete_with(*id))?));

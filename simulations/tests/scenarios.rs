@@ -4,6 +4,7 @@ use dtrain_protocol::{Outcome, What};
 use dtrain_sim::{
     DataPlane, EndsBy, FaultKind, Faults, Planned, Settings, SimReport, Situation, When, simulate,
 };
+use dtrain_types::ShardLevel;
 
 /// When: a rank comes to a place for the so-many-th time.
 fn when(kind: FaultKind, place: Situation, nth: u32, millis: u64) -> Planned {
@@ -456,6 +457,25 @@ fn a_drain_ends_the_run_after_one_step_of_all_with_a_checkpoint() {
     }
 }
 
+/// At any moment of a recovery, and of a supervisor that takes over: who holds the steps makes a checkpoint of them.
+#[test]
+fn a_drain_while_nobody_makes_steps_ends_with_all_that_was_made() {
+    for hit in [FaultKind::Crash, FaultKind::CrashAllButOne, FaultKind::SupervisorCrash] {
+        for seed in SEEDS {
+            for later in (0..600).step_by(20) {
+                let after = When::Enter { place: Situation::Compute, nth: 67, later: later * 1_000 };
+                let drain = Planned { when: after, ..when(FaultKind::Drain, Situation::Compute, 0, 0) };
+                let report = given(seed, &[when(hit, Situation::Compute, 67, 300), drain]);
+                let told = || format!("{hit:?} {seed} {later}\n{}", report.story.join("\n"));
+                assert_eq!(report.violations, [], "{}", told());
+                let ended =
+                    matches!(report.outcome, Some(Outcome::Interrupted(Some(_)) | Outcome::Finished(_)));
+                assert!(ended && says(&report, "Resumed") == 0, "{}", told());
+            }
+        }
+    }
+}
+
 #[test]
 fn a_host_that_leaves_takes_no_step_with_it() {
     for seed in SEEDS {
@@ -543,5 +563,29 @@ fn a_run_that_a_validation_ends_ends_with_the_same_bits_whatever_goes_wrong() {
         assert!(digests.len() > most, "{}", digests.len());
         digests.dedup();
         assert_eq!(digests.len(), 1);
+    }
+}
+
+#[test]
+fn two_hosts_that_leave_at_once_take_no_step_with_them() {
+    for level in [ShardLevel::Optimizer, ShardLevel::Gradients, ShardLevel::Parameters] {
+        for seed in SEEDS {
+            for (nodes, ranks) in [(3, 6), (4, 4), (3, 3)] {
+                let leaves = |victim| Planned {
+                    victim: Some(victim),
+                    ..when(FaultKind::HostLeaves, Situation::Compute, 7 * ranks, 0)
+                };
+                let faults = Faults::Written(vec![leaves(0), leaves(ranks - 1)]);
+                let plane = DataPlane::Shards(level);
+                let report =
+                    simulate(&Settings { faults, story: true, nodes, ranks, plane, ..Settings::of(seed) });
+                assert_eq!(
+                    says(finishes(&report), "Resumed"),
+                    0,
+                    "{seed} {nodes} {ranks}\n{}",
+                    report.story.join("\n")
+                );
+            }
+        }
     }
 }

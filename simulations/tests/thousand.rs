@@ -6,9 +6,9 @@
 //! while it happens, and what the mailbox and the system calls of the real actor cost is added.
 
 use dtrain_protocol::{
-    BootId, CheckpointEvery, Decoder, Digest, Fingerprint, Left, Limits, Loaded, Losses, Member,
-    MemberConfig, MemberEffect, Message, Node, NodeConfig, NodeEffect, Phase, Profile, Reduce, Schedule,
-    StartFrom, Supervisor, SupervisorConfig, SupervisorEffect, Timeouts, encode,
+    BootId, Decoder, Digest, Every, Fingerprint, Left, Limits, Loaded, Losses, Member, MemberConfig,
+    MemberEffect, Message, Node, NodeConfig, NodeEffect, Phase, Profile, Reduce, Schedule, StartFrom,
+    Supervisor, SupervisorConfig, SupervisorEffect, Timeouts, encode,
 };
 use dtrain_types::{BatchPlan, Generation, Holding, Instance, Instant, MemberId, NodeId, Seed, Step};
 use std::collections::BTreeMap;
@@ -70,7 +70,8 @@ impl World {
         let schedule = Schedule {
             last: Step(10),
             steps_per_epoch: 10,
-            checkpoint: CheckpointEvery::Never,
+            checkpoint: Every::Never,
+            validation: Every::Never,
             validation_micro_batches: 0,
             verify: 0,
         };

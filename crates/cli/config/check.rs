@@ -198,7 +198,7 @@ pub(super) fn config(config: &Config) -> Result<(), ConfigError> {
     {
         problems.push(warmup_too_long(config, warmup, total));
     }
-    for key in ["checkpoint.every", "schedule.every"] {
+    for key in ["validation.every", "checkpoint.every", "schedule.every"] {
         if matches!(config.resolved.get(key), Some(Value::Length(Length::Epochs(0) | Length::Steps(0)))) {
             problems.push(config.problem(key, "expected at least one, got 0").hint("write none for never"));
         }

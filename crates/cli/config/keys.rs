@@ -373,6 +373,8 @@ pub static KEYS: &[Key] = &[
     Key::new("schedule.min_factor", Type::Number(&FRACTION), "4e-6", Bits, "share of lr that is left at the end").when("schedule.kind", &["one_cycle"]),
     Key::new("schedule.every", Type::Length, "10 epochs", Bits, "how often the learning rate drops").when("schedule.kind", &["step"]),
     Key::new("schedule.factor", Type::Number(&POSITIVE), "0.1", Bits, "what it is multiplied by").when("schedule.kind", &["step"]),
+    // Validation.
+    Key::new("validation.every", LENGTH_OR_NONE, "1 epoch", Free, "\"1 epoch\", \"500 steps\", none; the end is always validated"),
     // Checkpoints.
     Key::new("checkpoint.every", LENGTH_OR_NONE, "1 epoch", Free, "\"1 epoch\", \"200 steps\", none; one is always written at the end"),
     Key::new("checkpoint.keep", COUNT, "3", Free, "how many of the newest stay, besides the best"),
@@ -380,7 +382,7 @@ pub static KEYS: &[Key] = &[
     Key::new("checkpoint.best", TEXT_OR_NONE, "val_loss", Free, BEST_HELP).when("loss.kind", &["mse", "torch"]),
     // Early stopping.
     Key::new("stop.patience", COUNT_OR_NONE, "none", Free,
-        "the run ends when so many validations in a row (one an epoch) have not improved stop.metric"),
+        "the run ends when so many validations in a row (see validation.every) have not improved stop.metric"),
     Key::new("stop.metric", Type::Either(&[AUTO, Type::Text]), "auto", Free,
         "what has to improve, named as in checkpoint.best; auto: that of checkpoint.best, else val_loss"),
     Key::new("stop.min_delta", Type::Number(&NOT_NEGATIVE), "0", Free, "an improvement is larger than this"),

@@ -108,6 +108,8 @@ pub struct Config {
     pub optimizer: Optimizer,
     /// The learning rate over time.
     pub schedule: Schedule,
+    /// How often to validate; `None` is at the end only.
+    pub validation: Option<Length>,
     /// When to save.
     pub checkpoint: Checkpoint,
     /// When to end before the length, if ever.
@@ -150,6 +152,7 @@ impl Config {
             loss: Loss::from_resolved(r),
             optimizer: Optimizer::from_resolved(r),
             schedule: Schedule::from_resolved(r),
+            validation: r.length("validation.every"),
             checkpoint: Checkpoint::from_resolved(r),
             stop: EarlyStop::from_resolved(r),
             world: World::from_resolved(r),

@@ -62,7 +62,7 @@ pub struct Setup {
     pub cut: Duration,
     /// Whether the bits are those of any number of ranks.
     pub exact: bool,
-    /// Steps of an epoch that ends with a validation.
+    /// Steps between two validations.
     pub validation_every: Option<u64>,
     /// Steps of the run; 0 until they are chosen.
     pub steps: u64,
@@ -110,6 +110,10 @@ impl Setup {
             _ => Duration::ZERO,
         };
         let steps_per_epoch = described.steps_per_epoch;
+        let in_steps = |length| match length {
+            Length::Epochs(epochs) => u64::from(epochs) * steps_per_epoch,
+            Length::Steps(steps) => steps,
+        };
         let given = |key: &str| is_given(&arguments.settings.overrides, key);
         words.extend(["name=none".into(), "resume=never".into()]);
         let mut setup = Self {
@@ -121,13 +125,9 @@ impl Setup {
             join_timeout: config.world.join_timeout,
             cut,
             exact: config.reduce == Reduce::Exact,
-            validation_every: (described.held_out > 0).then_some(steps_per_epoch),
+            validation_every: config.validation.map(in_steps).filter(|_| described.held_out > 0),
             steps: 0,
-            checkpoint_every: match config.checkpoint.every {
-                None => None,
-                Some(Length::Epochs(epochs)) => Some(u64::from(epochs) * steps_per_epoch),
-                Some(Length::Steps(steps)) => Some(steps),
-            },
+            checkpoint_every: config.checkpoint.every.map(in_steps),
             // Parameters, and two moments for each.
             checkpoint_bytes: described.parameters * 12,
             notes: Vec::new(),

@@ -72,6 +72,14 @@ pub fn banner(
         format!("{}  (micro x ranks x accumulation = global)", plan.config.batch.sentence(world.ranks)),
     );
     line("length", length(plan));
+    if plan.config.checkpoint.best.as_deref().is_some_and(|name| name != "train_loss")
+        && !plan.marks_the_best()
+    {
+        let every =
+            plan.config.checkpoint.every.map_or_else(|| "1 epoch".to_owned(), |every| every.to_string());
+        let words = "no checkpoint but the last is of a step that is validated";
+        line("best", format!("{words}; validation.every=\"{every}\" would be each"));
+    }
     line("devices", devices(plan, chosen));
     if let Some(words) = unused(plan, machine, chosen) {
         line("unused", words);

@@ -109,13 +109,15 @@ fn gpu_words(sample: &GpuSample) -> String {
     }
 }
 
-/// `epoch  3/20  train 0.1234  val 0.0987  accuracy 97.2 %  F1 0.9713`
-fn epoch_line(seen: &EpochSeen, epochs: u64) -> String {
-    let Epoch(index) = seen.epoch;
-    let total = epochs.to_string();
-    let number = u64::from(index) + 1;
+/// `epoch  3/20  train 0.1234  val 0.0987  accuracy 97.2 %  F1 0.9713`, and `step  300/2000  ...` of an epoch that is validated inside.
+fn epoch_line(seen: &EpochSeen, epochs: u64, last: Step) -> String {
+    let (what, number, total) = match seen.ended {
+        true => ("epoch", u64::from(seen.epoch.0) + 1, epochs),
+        false => ("step", seen.step.0, last.0),
+    };
+    let total = total.to_string();
     let mut line =
-        format!("  epoch {number:>width$}/{total}  train {}", loss(seen.train_loss), width = total.len());
+        format!("  {what} {number:>width$}/{total}  train {}", loss(seen.train_loss), width = total.len());
     if let Some(val) = seen.val_loss {
         line += &format!("  val {}", loss(val));
     }
@@ -171,8 +173,13 @@ impl Observer for Human {
     }
 
     fn epoch(&mut self, seen: &EpochSeen) {
-        let Progress { samples, seconds } = self.epochs_begun.remove(&seen.epoch).unwrap_or_default();
-        let line = epoch_line(seen, self.epochs);
+        let begun = if seen.ended {
+            self.epochs_begun.remove(&seen.epoch)
+        } else {
+            self.epochs_begun.get(&seen.epoch).copied()
+        };
+        let Progress { samples, seconds } = begun.unwrap_or_default();
+        let line = epoch_line(seen, self.epochs, self.last_step);
         let took = duration(Duration::from_secs_f64(seconds.clamp(0.0, 1e9)));
         self.say(&format!("{line}  {took}  {}", rate(samples, seconds)));
     }
@@ -275,6 +282,7 @@ mod tests {
         let seen = EpochSeen {
             epoch: Epoch(2),
             step: Step(69),
+            ended: true,
             train_loss: 0.123_44,
             val_loss: Some(0.0987),
             val_accuracy: Some(0.9722),
@@ -284,10 +292,12 @@ mod tests {
             others: BTreeMap::from([("val_recall".to_owned(), 0.5), ("val_f1[cat]".to_owned(), 0.25)]),
         };
         let all = "  epoch  3/20  train 0.1234  val 0.0987  accuracy 97.2 %  F1 0.9713  val_f1[cat] 0.2500";
-        assert_eq!(epoch_line(&seen, 20), all);
+        assert_eq!(epoch_line(&seen, 20, Step(460)), all);
+        let inside = EpochSeen { ended: false, ..seen.clone() };
+        assert_eq!(epoch_line(&inside, 20, Step(460)), all.replace("epoch  3/20", "step  69/460"));
         let blind =
             EpochSeen { val_loss: None, val_accuracy: None, val_f1: None, others: BTreeMap::new(), ..seen };
-        assert_eq!(epoch_line(&blind, 5), "  epoch 3/5  train 0.1234");
+        assert_eq!(epoch_line(&blind, 5, Step(115)), "  epoch 3/5  train 0.1234");
     }
 
     #[test]

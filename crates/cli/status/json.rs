@@ -25,7 +25,7 @@ pub fn as_json(sight: &Sight) -> Value {
         "step": p.at().0, "steps": p.begun.steps, "epoch": p.epoch.map(|epoch| u64::from(epoch.0) + 1),
         "seconds_left": p.seconds_left(), "samples_per_second": p.speed, "waiting_share": share,
         "loss": finite(p.newest.loss), "learning_rate": p.newest.learning_rate,
-        "gradient_norm": p.newest.gradient_norm, "results": p.results,
+        "gradient_norm": p.newest.gradient_norm, "results": p.results, "results_step": p.results_step,
         "generation": p.generation, "alive": p.alive, "wanted": p.wanted, "ranks": ranks,
         "faults": p.faults, "newest_fault": p.newest_fault, "restarts": p.restarts, "recoveries": p.recoveries,
         "recovery_seconds": p.recovery_seconds, "lost_steps": p.lost_steps,

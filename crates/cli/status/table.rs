@@ -21,10 +21,15 @@ pub fn table(sight: &Sight) -> String {
     if p.at().0 > 0 {
         lines.push(("loss", learning(p)));
     }
-    if let Some(epoch) = p.epoch.filter(|_| !p.results.is_empty()) {
-        let results = p.results.iter().map(|(name, number)| format!("{name} {}", result(name, *number)));
-        let results: Vec<String> = results.collect();
-        lines.push(("epoch", format!("{}: {}", epoch.0 + 1, results.join("  "))));
+    let results = p.results.iter().map(|(name, number)| format!("{name} {}", result(name, *number)));
+    let results: Vec<String> = results.collect();
+    match (p.results_step, p.epoch) {
+        _ if results.is_empty() => {}
+        (Some(step), _) => {
+            lines.push(("results", format!("of step {}: {}", grouped(step.0), results.join("  "))))
+        }
+        (None, Some(epoch)) => lines.push(("epoch", format!("{}: {}", epoch.0 + 1, results.join("  ")))),
+        (None, None) => {}
     }
     if let Some(name) = &p.checkpoint {
         let behind = p.at().0.saturating_sub(p.checkpoint_step);

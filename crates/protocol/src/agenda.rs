@@ -10,7 +10,7 @@
 use crate::message::{Pending, ResumePoint, StartFrom, StateSource, StepRecord, StopFlag};
 use crate::schedule::{Due, Schedule};
 use dtrain_types::CheckpointId;
-use dtrain_types::{Epoch, MicroBatch, Rank, Step, Trailer};
+use dtrain_types::{MicroBatch, Rank, Step, Trailer};
 use std::collections::VecDeque;
 
 /// One thing to do.
@@ -36,10 +36,10 @@ pub enum Task {
     Commit(Step),
     /// Digest the state and tell.
     Verify(Step),
-    /// This rank's share of a validation, as the end of an epoch.
-    Validate(Epoch, Step),
+    /// This rank's share of a validation.
+    Validate(Step),
     /// Until that validation is recorded: were a member lost, the others could not make it again with a state that has moved on.
-    AwaitValidation(Epoch),
+    AwaitValidation(Step),
     /// This rank's shard of a checkpoint, if it writes one.
     Checkpoint(Step),
     /// There is no further step.
@@ -75,8 +75,8 @@ pub struct Signals {
     pub paused: bool,
     /// All checkpoints up to this one are written or given up.
     pub settled: CheckpointId,
-    /// All validations up to this epoch are recorded.
-    pub validated: Option<Epoch>,
+    /// All validations up to this step are recorded.
+    pub validated: Step,
     /// The run ends after this step.
     pub enough: Option<Step>,
     /// A shard is being written.
@@ -152,7 +152,7 @@ impl Agenda {
     pub fn is_ready(&self, signals: &Signals) -> bool {
         match self.next() {
             Some(Task::Compute(_)) => !signals.paused,
-            Some(Task::AwaitValidation(epoch)) => signals.validated >= Some(epoch),
+            Some(Task::AwaitValidation(step)) => signals.validated >= step,
             // One at a time: a run of a thousand steps a second would else be far ahead of its newest manifest (S10).
             Some(Task::Checkpoint(_)) => {
                 !signals.writing && self.begun.is_none_or(|begun| begun <= signals.settled)
@@ -212,7 +212,7 @@ impl Agenda {
         if step == last {
             self.pending.clear();
             let Due { checkpoint, .. } = self.schedule.after(step, stop);
-            self.follow(step, Due { verify: false, validate: None, checkpoint, ends: true }, stop);
+            self.follow(step, Due { verify: false, validate: false, checkpoint, ends: true }, stop);
         }
     }
 
@@ -232,8 +232,8 @@ impl Agenda {
     fn follow(&mut self, step: Step, due: Due, stop: StopFlag) {
         let Due { verify, validate, checkpoint, ends } = due;
         self.pending.extend(verify.then_some(Task::Verify(step)));
-        if let Some(epoch) = validate {
-            self.pending.extend([Task::Validate(epoch, step), Task::AwaitValidation(epoch)]);
+        if validate {
+            self.pending.extend([Task::Validate(step), Task::AwaitValidation(step)]);
         }
         self.pending.extend(checkpoint.then_some(Task::Checkpoint(step)));
         if ends {
@@ -271,14 +271,15 @@ impl Agenda {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::schedule::CheckpointEvery;
-    use dtrain_types::Generation;
+    use crate::schedule::Every;
+    use dtrain_types::{Epoch, Generation};
 
     fn agenda(holder: StateHolder) -> Agenda {
         let schedule = Schedule {
             last: Step(6),
             steps_per_epoch: 3,
-            checkpoint: CheckpointEvery::Steps(2),
+            checkpoint: Every::Steps(2),
+            validation: Every::Epochs(1),
             validation_micro_batches: 1,
             verify: 3,
         };
@@ -312,7 +313,7 @@ mod tests {
         agenda.handle_committed(Step(2), StopFlag::default());
         assert_eq!(taken(&mut agenda), [&[Task::Checkpoint(Step(2))][..], &step(3)].concat());
         agenda.handle_committed(Step(3), StopFlag::default());
-        let due = [Task::Verify(Step(3)), Task::Validate(Epoch(0), Step(3)), Task::AwaitValidation(Epoch(0))];
+        let due = [Task::Verify(Step(3)), Task::Validate(Step(3)), Task::AwaitValidation(Step(3))];
         assert_eq!(taken(&mut agenda), [&due[..], &step(4)].concat());
         agenda.handle_committed(Step(6), StopFlag::default());
         let tasks = taken(&mut agenda);
@@ -335,8 +336,8 @@ mod tests {
         taken(&mut agenda);
         agenda.handle_committed(Step(3), StopFlag::default());
         assert_eq!(agenda.take(), Some(Task::Verify(Step(3))));
-        assert_eq!(agenda.take(), Some(Task::Validate(Epoch(0), Step(3))));
-        assert_eq!(agenda.take(), Some(Task::AwaitValidation(Epoch(0))));
+        assert_eq!(agenda.take(), Some(Task::Validate(Step(3))));
+        assert_eq!(agenda.take(), Some(Task::AwaitValidation(Step(3))));
         let mut other = agenda.clone();
         agenda.handle_validated(Some(Step(3)));
         assert_eq!(taken(&mut agenda), [Task::Checkpoint(Step(3)), Task::Finish]);
@@ -362,10 +363,10 @@ mod tests {
         agenda.handle_checkpoint(id(2));
         assert!(!agenda.is_ready(&Signals { settled: id(1), ..told }));
         assert!(agenda.is_ready(&Signals { settled: id(2), ..told }));
-        agenda.begin(StateHolder::Rank, Step(4), Pending { validate: Some(Epoch(1)), ..Pending::default() });
-        assert_eq!(agenda.take(), Some(Task::Validate(Epoch(1), Step(3))));
-        assert!(!agenda.is_ready(&Signals { validated: Some(Epoch(0)), ..told }));
-        assert!(agenda.is_ready(&Signals { validated: Some(Epoch(1)), ..told }));
+        agenda.begin(StateHolder::Rank, Step(4), Pending { validate: true, ..Pending::default() });
+        assert_eq!(agenda.take(), Some(Task::Validate(Step(3))));
+        assert!(!agenda.is_ready(&Signals { validated: Step(2), ..told }));
+        assert!(agenda.is_ready(&Signals { validated: Step(3), ..told }));
         agenda.begin(StateHolder::Shards, Step(4), Pending::default());
         let lent = Signals { lent: true, ..told };
         while agenda.next() != Some(Task::UpdateShare(Step(4))) {

@@ -7,7 +7,7 @@ use crate::message::{
     Directive, Heartbeat, Membership, Pending, Profile, Report, ResumePoint, ShardFile, StepRecord, StopFlag,
 };
 use dtrain_types::{CheckpointId, Digest, Fingerprint};
-use dtrain_types::{Epoch, Generation, Incarnation, MemberId, MicroRange, NodeId, Rank, Step, Trailer};
+use dtrain_types::{Generation, Incarnation, MemberId, MicroRange, NodeId, Rank, Step, Trailer};
 use std::time::Duration;
 
 /// What the supervisor asks of its driver.
@@ -20,7 +20,7 @@ pub enum SupervisorEffect {
     /// Record this step: the `step` event and the ledger line. Once per step, in order. Call `handle_recorded` when it is
     /// written, or for several at once.
     Commit(StepRecord),
-    /// Record this validation. Once per epoch, in order, after its step. Call `handle_judged` when it is written.
+    /// Record this validation. Once, in order, after its step. Call `handle_judged` when it is written.
     Validated(Validation),
     /// Write the manifest of this checkpoint, then call `handle_manifest`. Its steps and validations are recorded.
     WriteManifest(Box<ManifestOrder>),
@@ -42,8 +42,6 @@ pub enum SupervisorEffect {
 /// The merged result of one validation.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Validation {
-    /// The epoch that it ends.
-    pub epoch: Epoch,
     /// The state it was made with.
     pub step: Step,
     /// The sums over all validation micro-batches, in tree order.
@@ -320,9 +318,9 @@ pub enum MemberEffect {
     },
     /// Set these bits of the stop flag in the next trailer.
     AskStop(StopFlag),
-    /// The validation of this epoch is recorded. The driver makes no step after a validation that is not: were a member
+    /// The validations up to this step are recorded. The driver makes no step after a validation that is not: were a member
     /// lost, the others could not make it again. The run may end after a step that is given.
-    Validated(Epoch, Option<Step>),
+    Validated(Step, Option<Step>),
     /// Make no further step until `Resume`: too many records wait for an acknowledgement (S10).
     Pause,
     /// Go on after a `Pause`.

@@ -53,7 +53,7 @@ pub use message::{
 pub use node::{Node, NodeConfig, NodeEffect};
 pub use number::{BootId, Number};
 pub use phase::{Activity, Phase};
-pub use schedule::{CheckpointEvery, Due, Schedule};
+pub use schedule::{Due, Every, Schedule};
 pub use setup::RankSetup;
 pub use supervisor::{Judgement, Losses, Request, Supervisor, SupervisorConfig, TakenOver};
 pub use text::{MAX_TEXT, cut_text};

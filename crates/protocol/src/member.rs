@@ -16,7 +16,7 @@ use crate::phase::{Activity, Phase};
 use crate::text::cut_text;
 use crate::timeouts::Timeouts;
 use dtrain_types::{
-    CheckpointId, Digest, Epoch, Generation, Holding, Incarnation, Instance, Instant, MemberId, Rank, Step,
+    CheckpointId, Digest, Generation, Holding, Incarnation, Instance, Instant, MemberId, Rank, Step,
 };
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -73,8 +73,8 @@ pub struct Member {
     shards: VecDeque<ShardReport>,
     /// All checkpoints up to this one are written or given up.
     settled: CheckpointId,
-    /// All validations up to this epoch are recorded.
-    validated: Option<Epoch>,
+    /// All validations up to this step are recorded.
+    validated: Step,
     paused: bool,
     /// The number of the last Report.
     number: Number,
@@ -112,7 +112,7 @@ impl Member {
             validations: VecDeque::new(),
             shards: VecDeque::new(),
             settled: CheckpointId::default(),
-            validated: None,
+            validated: Step(0),
             paused: false,
             number: Number(0),
             dirty: false,
@@ -511,14 +511,13 @@ impl Member {
         while self.steps.front().is_some_and(|record| record.step <= directive.acknowledged) {
             self.steps.pop_front();
         }
-        while self.validations.front().is_some_and(|part| Some(part.epoch) <= directive.validated) {
+        while self.validations.front().is_some_and(|part| part.step <= directive.validated) {
             self.validations.pop_front();
         }
         self.shards.retain(|shard| shard.id > directive.settled);
         if directive.validated > self.validated {
             self.validated = directive.validated;
-            let validated = |epoch| MemberEffect::Validated(epoch, directive.enough);
-            effects.extend(directive.validated.map(validated));
+            effects.push(MemberEffect::Validated(directive.validated, directive.enough));
         }
         if directive.settled > self.settled {
             self.settled = directive.settled;

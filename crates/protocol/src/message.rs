@@ -155,8 +155,8 @@ pub enum StateSource {
 /// What is due again after the step that a generation begins with, because the one before did not finish it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Pending {
-    /// Validate, as the end of this epoch.
-    pub validate: Option<Epoch>,
+    /// Validate.
+    pub validate: bool,
     /// Write a checkpoint.
     pub checkpoint: bool,
     /// There is no further step.
@@ -187,8 +187,6 @@ pub struct StepRecord {
 /// A rank's share of one validation.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ValidationPart {
-    /// The epoch that it ends.
-    pub epoch: Epoch,
     /// The state it was made with.
     pub step: Step,
     /// Sums of whole subtrees of the tree over the validation micro-batches, in order.
@@ -324,8 +322,8 @@ pub struct Directive {
     pub pending: Pending,
     /// All steps up to this one are committed and written down: their records need not be sent again.
     pub acknowledged: Step,
-    /// All validations up to this epoch are recorded, and judged where they are.
-    pub validated: Option<Epoch>,
+    /// All validations that are due after steps up to this one are recorded, and judged where they are.
+    pub validated: Step,
     /// The run ends after this step, before its schedule says: what was validated there is enough.
     pub enough: Option<Step>,
     /// All checkpoints up to this one are settled: written or given up.

@@ -9,7 +9,7 @@ use crate::effect::SupervisorEffect;
 use crate::host::NodeReport;
 use crate::message::{Heartbeat, Report};
 use crate::supervisor::{Judgement, Request, Supervisor, SupervisorConfig};
-use dtrain_types::{CheckpointId, Epoch, Generation, Instant, MemberId, NodeId, Step};
+use dtrain_types::{CheckpointId, Generation, Instant, MemberId, NodeId, Step};
 use serde::{Deserialize, Serialize};
 
 /// Everything that a supervisor can be told.
@@ -36,7 +36,7 @@ pub enum Input {
     /// Steps are written down.
     Recorded(Step),
     /// A validation is judged.
-    Judged(Epoch, Judgement),
+    Judged(Step, Judgement),
     /// The ending is written down.
     Ending,
     /// What a person asks.
@@ -59,7 +59,7 @@ impl Supervisor {
             Input::Reserved(upto) => self.handle_reserved(now, *upto, effects),
             Input::Ranges(generation) => self.handle_ranges(now, *generation, effects),
             Input::Recorded(step) => self.handle_recorded(now, *step, effects),
-            Input::Judged(epoch, judgement) => self.handle_judged(now, *epoch, *judgement, effects),
+            Input::Judged(step, judgement) => self.handle_judged(now, *step, *judgement, effects),
             Input::Ending => self.handle_ending(now, effects),
             Input::Request(request) => self.handle_request(now, *request, effects),
             Input::Timeout => self.handle_timeout(now, effects),

@@ -56,7 +56,6 @@ fn report() -> Report {
         verified: Some((Step(5), Digest([2; 32]))),
         steps: vec![step],
         validations: vec![ValidationPart {
-            epoch: Epoch(0),
             step: Step(4),
             parts: vec![(MicroRange { lo: 0, hi: 2 }, trailer)],
             counts: vec![1, 2, 3],
@@ -92,9 +91,9 @@ fn directive() -> Directive {
         membership: Membership { participants: vec![participant(0), participant(1)], unmirrored: 1 },
         resume_point: ResumePoint { step: Step(6), source: StateSource::Ranks(vec![Rank(0)]) },
         bootstrap: Some(bootstrap()),
-        pending: Pending { validate: Some(Epoch(1)), checkpoint: true, ends: false },
+        pending: Pending { validate: true, checkpoint: true, ends: false },
         acknowledged: Step(7),
-        validated: Some(Epoch(0)),
+        validated: Step(4),
         enough: Some(Step(9)),
         settled: CheckpointId { generation: Generation(1), step: Step(3) },
         stop: StopFlag::DRAIN,
@@ -179,17 +178,17 @@ fn the_bytes_of_every_kind_are_pinned() {
 }
 
 const GOLDEN_HEADERS: [&str; 11] = [
-    "4454524e0c000100f7020000b7494a72",
-    "4454524e0c0002002601000016223056",
-    "4454524e0c00030020000000c031e254",
-    "4454524e0c0004002500000027c169de",
-    "4454524e0c0005001300000098df08e3",
-    "4454524e0c000600540000002533e408",
-    "4454524e0c0007003600000051a60256",
-    "4454524e0c0008000d000000f7103234",
-    "4454524e0c00090010000000e431d4ea",
-    "4454524e0c000a0022000000ac2161b6",
-    "4454524e0c000b0011000000d2f80e0c",
+    "4454524e0d000100f3020000e8b78adc",
+    "4454524e0d00020025010000bf847508",
+    "4454524e0d00030020000000eb242289",
+    "4454524e0d0004002500000096e5f9b0",
+    "4454524e0d00050013000000384d36bd",
+    "4454524e0d000600540000004f07813b",
+    "4454524e0d00070036000000f7adf25a",
+    "4454524e0d0008000d0000001a6d3839",
+    "4454524e0d000900100000006af39b50",
+    "4454524e0d000a00220000003ca7b645",
+    "4454524e0d000b00110000004f333a22",
 ];
 const GOLDEN_HEARTBEAT: &str = "0100000000000000020000000000000003000000040000000500000000000000";
 

@@ -33,8 +33,8 @@ use dtrain_protocol::{
 };
 use dtrain_telemetry::profile::Doing;
 use dtrain_types::{
-    Epoch, Generation, Incarnation, MemberId, Merger, MicroBatch, NodeId, Rank, Step, StepPlan, Trailer,
-    cut_evenly, roots,
+    Generation, Incarnation, MemberId, Merger, MicroBatch, NodeId, Rank, Step, StepPlan, Trailer, cut_evenly,
+    roots,
 };
 use std::sync::Arc;
 use std::sync::mpsc::Receiver;
@@ -401,10 +401,10 @@ impl Work<'_> {
                 Ok(())
             }
             Task::Verify(step) => self.verify(step),
-            Task::Validate(epoch, step) => {
+            Task::Validate(step) => {
                 self.compute.profiler.skip();
                 self.compute.controls.set_activity(Activity::Validating);
-                self.validate(epoch, step)
+                self.validate(step)
             }
             Task::AwaitValidation(_) => {
                 self.compute.agenda.handle_validated(self.compute.controls.signals().enough);
@@ -516,7 +516,7 @@ impl Work<'_> {
     }
 
     /// This rank's share of the validation set, summed along its tree.
-    fn validate(&mut self, epoch: Epoch, step: Step) -> Result<(), Broke> {
+    fn validate(&mut self, step: Step) -> Result<(), Broke> {
         let parts = &mut self.compute.parts;
         let set = parts.validation.clone().expect("validation is due only where there is a validation set");
         let count = set.plan.micro_batches();
@@ -561,7 +561,7 @@ impl Work<'_> {
             out.finish()?;
         }
         let counts = if classes <= MOST_CLASSES { flatten(&counts) } else { Vec::new() };
-        let part = ValidationPart { epoch, step, parts: sums, counts };
+        let part = ValidationPart { step, parts: sums, counts };
         self.compute.news.tell(News::Validated(self.compute.generation, part));
         Ok(())
     }

@@ -9,7 +9,7 @@ use crate::hosts_file::read_hosts;
 use crate::observer::EpochSeen;
 use crate::patience::{Patience, Standing};
 use crate::ranges_file::{Ranges, read_ranges};
-use dtrain_protocol::Ending;
+use dtrain_protocol::{Ending, Schedule};
 use dtrain_types::{Epoch, NodeId, Step};
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
@@ -27,7 +27,7 @@ pub struct Found {
     pub events: Step,
     /// The newest step of `metrics.jsonl`.
     pub metrics: Step,
-    /// The epochs at the end of `metrics.jsonl`, by step.
+    /// The epochs and validations at the end of `metrics.jsonl`, by step.
     pub epochs: BTreeMap<Step, EpochSeen>,
     /// Who computed which micro-batches in the newest generations.
     pub ranges: Ranges,
@@ -52,24 +52,34 @@ impl Found {
         for line in tail(&run_dir.join("metrics.jsonl"))? {
             match line.get("kind").and_then(Value::as_str) {
                 Some("step") => found.metrics = found.metrics.max(step(&line)),
-                Some("epoch") => drop(found.epochs.insert(step(&line), epoch(&line))),
+                Some(kind @ ("epoch" | "validation")) => {
+                    found.epochs.insert(step(&line), epoch(&line, kind));
+                }
                 _ => {}
             }
         }
         Ok(found)
     }
 
-    /// What was known of early stopping after each epoch behind the step `from`, before which `standing` was.
+    /// The newest validation after a step up to this one.
+    #[must_use]
+    pub fn newest_validation(&self, schedule: &Schedule, upto: Step) -> Option<(Step, &EpochSeen)> {
+        let mut newest = self.epochs.range(..=upto).rev().map(|(step, seen)| (*step, seen));
+        newest.find(|(step, _)| schedule.validates(*step))
+    }
+
+    /// What was known of early stopping after each validation behind the step `from`, before which `standing` was.
     #[must_use]
     pub fn standings(
         &self,
         patience: &Patience,
         standing: Option<&Standing>,
         from: Step,
+        schedule: &Schedule,
     ) -> BTreeMap<Step, Standing> {
         let mut before = standing.cloned();
         let mut all = BTreeMap::new();
-        for (step, seen) in self.epochs.range(from.next()..) {
+        for (step, seen) in self.epochs.range(from.next()..).filter(|(step, _)| schedule.validates(**step)) {
             before = patience.after(before.as_ref(), seen);
             all.extend(before.clone().map(|standing| (*step, standing)));
         }
@@ -95,7 +105,7 @@ fn step(line: &Value) -> Step {
     Step(line.get("step").and_then(Value::as_u64).unwrap_or(0))
 }
 
-fn epoch(line: &Value) -> EpochSeen {
+fn epoch(line: &Value, kind: &str) -> EpochSeen {
     const KNOWN: [&str; 10] = [
         "time",
         "kind",
@@ -113,6 +123,7 @@ fn epoch(line: &Value) -> EpochSeen {
     EpochSeen {
         epoch: Epoch(line.get("epoch").and_then(Value::as_u64).unwrap_or(0) as u32),
         step: step(line),
+        ended: kind == "epoch",
         train_loss: number("train_loss").unwrap_or(f64::NAN),
         val_loss: number("val_loss"),
         val_accuracy: number("val_accuracy"),

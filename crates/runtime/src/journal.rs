@@ -14,7 +14,7 @@ use dtrain_protocol::{
 };
 use dtrain_telemetry::RunEvent;
 use dtrain_telemetry::profile::Life;
-use dtrain_types::{Epoch, Generation, Incarnation, MemberId, MicroRange, Step};
+use dtrain_types::{Generation, Incarnation, MemberId, MicroRange, Step};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -28,8 +28,8 @@ use std::time::{Duration, Instant};
 const QUEUE: usize = 16_384;
 /// The exit code of a process that ends by a bug of its own, as that of a panic.
 const BUG: i32 = 101;
-/// How many validated epochs are kept for the manifests that come after them.
-const MOST_EPOCHS: usize = 1_024;
+/// How many validations are kept for the manifests that come after them.
+const MOST_KEPT: usize = 1_024;
 
 /// One thing to be written down.
 pub enum Entry {
@@ -37,7 +37,7 @@ pub enum Entry {
     Ranges(Generation, Vec<MicroRange>),
     /// A step was committed.
     Commit(StepRecord),
-    /// An epoch was validated.
+    /// All have validated.
     Validated(Validation),
     /// All is done, with this.
     Ending(Ending),
@@ -73,8 +73,8 @@ pub enum Written {
     Reserved(Generation),
     /// A manifest is, or could not be.
     Manifest(CheckpointId, Result<(), String>),
-    /// The validation of this epoch is judged.
-    Judged(Epoch, Judgement),
+    /// The validation after this step is judged.
+    Judged(Step, Judgement),
     /// What the run ended with is.
     Ending,
 }
@@ -150,13 +150,14 @@ impl RunFigures {
     /// What a supervisor that died had come to, as far as it is written down.
     fn of(found: &Found, standings: &BTreeMap<Step, Standing>, files: &RunFiles) -> Self {
         let newest = found.epochs.last_key_value().map(|(_, seen)| seen);
+        let validation = found.newest_validation(&files.facts().schedule, Step(u64::MAX));
         let (patience, _) = files.patience();
         let is_over = |standing: &&Standing| patience.is_some_and(|patience| patience.is_over(standing));
         let last = standings.last_key_value().filter(|(step, _)| !files.is_last(**step));
         Self {
             epochs: newest.map_or(0, |seen| u64::from(seen.epoch.0) + u64::from(files.ends_epoch(seen.step))),
             train_loss: newest.map(|seen| seen.train_loss).filter(|loss| loss.is_finite()),
-            validation: newest.cloned(),
+            validation: validation.map(|(_, seen)| seen.clone()),
             stopped: last.map(|(_, standing)| standing).filter(is_over).cloned(),
             ranks: found.ranges.last_key_value().map_or(0, |(_, ranges)| ranges.len() as u32),
             ..Self::default()
@@ -189,14 +190,15 @@ impl Journal {
         let sender = JournalSender { queue, answer: Arc::clone(&answer) };
         let (found, (patience, standing)) = (self.files.found(), self.files.patience());
         let from = self.files.resumed_from();
-        let standings =
-            found.zip(patience).map(|(found, patience)| found.standings(patience, standing, from));
+        let standings = found
+            .zip(patience)
+            .map(|(found, patience)| found.standings(patience, standing, from, &self.files.facts().schedule));
         let standings = standings.unwrap_or_default();
         let figures = found.map(|found| RunFigures::of(found, &standings, &self.files)).unwrap_or_default();
         let writer = Writer {
             seen: found.map(|found| found.epochs.clone()).unwrap_or_default(),
             standings,
-            whole_epoch: figures.validation.is_some(),
+            whole_epoch: found.is_some_and(|found| !found.epochs.is_empty()),
             figures,
             files: self.files,
             observer: self.observer,
@@ -273,8 +275,8 @@ struct Writer {
     host: String,
     lives: BTreeMap<(MemberId, Incarnation), Life>,
     epoch: EpochSums,
-    /// Of epochs that have ended and are not validated yet: a fast model is steps ahead of its validation.
-    train_losses: BTreeMap<Epoch, Option<f64>>,
+    /// Of epochs up to a step that is not validated yet: a fast model is steps ahead of its validation.
+    train_losses: BTreeMap<Step, Option<f64>>,
     /// Validations by step, for the manifests of the same steps: shards take their time.
     seen: BTreeMap<Step, EpochSeen>,
     /// How long the metric of the patience has not improved, by the step of each validation.
@@ -410,17 +412,20 @@ impl Writer {
         let written = self.files.step(record, &seen);
         self.tell(written);
         self.observer.step(&seen);
-        let ends_epoch = self.files.ends_epoch(record.step);
+        let (ends_epoch, validates) = (self.files.ends_epoch(record.step), self.files.validates(record.step));
+        let mean = self.epoch.mean();
+        if ends_epoch || validates {
+            self.train_losses.insert(record.step, mean);
+        }
         if ends_epoch || self.files.is_last(record.step) {
-            self.figures.train_loss = self.epoch.mean();
-            self.train_losses.insert(record.epoch, self.epoch.mean());
+            self.figures.train_loss = mean;
             self.epoch = EpochSums::default();
             self.whole_epoch = true;
-            if ends_epoch && !self.files.validates() {
-                self.epoch_seen(record, None);
-            }
         } else if !self.whole_epoch {
-            self.figures.train_loss = self.epoch.mean();
+            self.figures.train_loss = mean;
+        }
+        if ends_epoch && !validates {
+            self.epoch_seen(record, None);
         }
     }
 
@@ -428,7 +433,7 @@ impl Writer {
         let record = StepRecord {
             generation: Generation(self.figures.generations),
             step: validation.step,
-            epoch: validation.epoch,
+            epoch: self.files.epoch_of(validation.step),
             trailer: validation.trailer,
             seconds: 0.0,
             busy: 0.0,
@@ -441,14 +446,14 @@ impl Writer {
 
     /// Says whether the run goes on; everybody waits for that. Its last step ends it anyway.
     fn judge(&mut self, validation: &Validation) {
-        let goes_on = Written::Judged(validation.epoch, Judgement::GoOn);
+        let goes_on = Written::Judged(validation.step, Judgement::GoOn);
         let (Some(patience), before) = self.files.patience() else { return self.tell_supervisor(goes_on) };
         let before = self.standings.last_key_value().map(|(_, standing)| standing).or(before);
         let seen = self.seen.get(&validation.step);
         let standing = seen.and_then(|seen| patience.after(before, seen));
         let over = standing.as_ref().is_some_and(|standing| patience.is_over(standing));
         self.standings.extend(standing.map(|standing| (validation.step, standing)));
-        if self.standings.len() > MOST_EPOCHS {
+        if self.standings.len() > MOST_KEPT {
             self.standings.pop_first();
         }
         if !over || self.files.is_last(validation.step) {
@@ -456,10 +461,11 @@ impl Writer {
         }
         self.figures.stopped = self.standings.get(&validation.step).cloned();
         let why = self.figures.stopped.as_ref().map(ToString::to_string).unwrap_or_default();
-        let event = RunEvent::Stop { epoch: validation.epoch, step: validation.step, why };
+        let event =
+            RunEvent::Stop { epoch: self.files.epoch_of(validation.step), step: validation.step, why };
         let written = self.files.log(&event);
         self.tell(written);
-        self.tell_supervisor(Written::Judged(validation.epoch, Judgement::Enough));
+        self.tell_supervisor(Written::Judged(validation.step, Judgement::Enough));
     }
 
     fn epoch_seen(&mut self, record: &StepRecord, validation: Option<&Validation>) {
@@ -467,7 +473,8 @@ impl Writer {
         let seen = EpochSeen {
             epoch: record.epoch,
             step: record.step,
-            train_loss: self.train_losses.remove(&record.epoch).flatten().unwrap_or(f64::NAN),
+            ended: self.files.ends_epoch(record.step) || self.files.is_last(record.step),
+            train_loss: self.train_losses.remove(&record.step).flatten().unwrap_or(f64::NAN),
             val_loss: scores.loss,
             val_accuracy: scores.accuracy,
             val_f1: scores.f1,
@@ -478,9 +485,11 @@ impl Writer {
         if self.files.ends_epoch(record.step) {
             self.figures.epochs = u64::from(record.epoch.0) + 1;
         }
-        self.figures.validation = Some(seen.clone());
+        if validation.is_some() {
+            self.figures.validation = Some(seen.clone());
+        }
         self.seen.insert(record.step, seen.clone());
-        if self.seen.len() > MOST_EPOCHS {
+        if self.seen.len() > MOST_KEPT {
             self.seen.pop_first();
         }
         let written = self.files.epoch(&seen);

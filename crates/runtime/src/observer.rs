@@ -11,7 +11,7 @@ pub trait Observer: Send {
     /// A step was committed.
     fn step(&mut self, _seen: &StepSeen) {}
 
-    /// An epoch has ended, validation included.
+    /// An epoch has ended, validation included, or was validated inside.
     fn epoch(&mut self, _seen: &EpochSeen) {}
 
     /// The supervisor has something for people and for the log.
@@ -43,13 +43,15 @@ pub struct StepSeen {
     pub busy: f64,
 }
 
-/// A finished epoch, in numbers.
+/// An epoch in numbers, so far as it is made.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct EpochSeen {
     /// Its number, from 0.
     pub epoch: Epoch,
-    /// The last step of it.
+    /// The last step of it that is made.
     pub step: Step,
+    /// Whether it ends there, or the run does.
+    pub ended: bool,
     /// Mean loss over its steps.
     pub train_loss: f64,
     /// Mean loss over the validation set, if there is one.

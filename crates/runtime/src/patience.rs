@@ -1,11 +1,11 @@
 //! Early stopping: how long a metric has not improved, and whether that is enough.
 //!
-//! A pure function of the results of epochs, so it says the same for any number of ranks and after any fault. It does not know
+//! A pure function of the results of validations, so it says the same for any number of ranks and after any fault. It does not know
 //! how a run ends.
 
 use crate::metric::EpochMetric;
 use crate::observer::EpochSeen;
-use dtrain_types::Epoch;
+use dtrain_types::{Epoch, Step};
 use serde::{Deserialize, Serialize};
 
 /// When a run ends before its length.
@@ -19,7 +19,7 @@ pub struct Patience {
     pub least: f64,
 }
 
-/// What is known after an epoch; every manifest of a run with patience has it.
+/// What is known after a validation; every manifest of a run with patience has it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Standing {
     /// The metric.
@@ -28,6 +28,9 @@ pub struct Standing {
     pub best: f64,
     /// The epoch that had it.
     pub epoch: Epoch,
+    /// The step of it that had it, where it was validated inside.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub step: Option<Step>,
     /// Validations without an improvement since then.
     pub stale: u32,
 }
@@ -42,7 +45,14 @@ impl Patience {
         let best = before.map(|before| self.metric.number(before.best));
         match (score, before) {
             (Some(score), _) if best.is_none_or(|best| score > best + self.least) => {
-                Some(Standing { metric: name, best: self.metric.number(score), epoch: seen.epoch, stale: 0 })
+                let step = (!seen.ended).then_some(seen.step);
+                Some(Standing {
+                    metric: name,
+                    best: self.metric.number(score),
+                    epoch: seen.epoch,
+                    step,
+                    stale: 0,
+                })
             }
             (_, Some(before)) => Some(Standing { stale: before.stale + 1, ..before.clone() }),
             (_, None) => None,
@@ -66,9 +76,13 @@ impl Standing {
 
 impl std::fmt::Display for Standing {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Self { metric, best, epoch, stale } = self;
+        let Self { metric, best, epoch, step, stale } = self;
         let times = dtrain_types::counted(*stale, "validation");
-        write!(f, "{metric} has not improved for {times}: {best:.6} in epoch {} is the best", epoch.0 + 1)
+        let place = match step {
+            Some(step) => format!("after step {step}"),
+            None => format!("in epoch {}", epoch.0 + 1),
+        };
+        write!(f, "{metric} has not improved for {times}: {best:.6} {place} is the best")
     }
 }
 

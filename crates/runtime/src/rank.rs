@@ -180,8 +180,8 @@ impl Rank {
                 workers.order(Order::Run { from_step, pending });
             }
             MemberEffect::AskStop(bits) => workers.controls.ask_stop(bits),
-            MemberEffect::Validated(epoch, enough) => workers.controls.signal(|signals| {
-                signals.validated = Some(epoch);
+            MemberEffect::Validated(step, enough) => workers.controls.signal(|signals| {
+                signals.validated = step;
                 signals.enough = enough;
             }),
             MemberEffect::Pause => workers.controls.signal(|signals| signals.paused = true),

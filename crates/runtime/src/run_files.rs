@@ -20,7 +20,7 @@ use dtrain_telemetry::{
     Board, EpochMetrics, EventLog, GpuWatch, JsonLines, Metrics, RunEvent as LogEvent, StepMetrics,
     TelemetryError, UnixTime,
 };
-use dtrain_types::{BatchPlan, Bytes, Generation, MicroRange, Seed, Step, counted};
+use dtrain_types::{BatchPlan, Bytes, Epoch, Generation, MicroRange, Seed, Step, counted};
 use std::io::Write;
 use std::num::{NonZeroU64, NonZeroUsize};
 use std::path::PathBuf;
@@ -147,10 +147,16 @@ impl RunFiles {
         step >= self.facts.schedule.last
     }
 
-    /// Whether epochs are validated.
+    /// Whether the run validates after `step`.
     #[must_use]
-    pub fn validates(&self) -> bool {
-        self.facts.schedule.validation_micro_batches > 0
+    pub fn validates(&self, step: Step) -> bool {
+        self.facts.schedule.validates(step)
+    }
+
+    /// The epoch that `step` belongs to.
+    #[must_use]
+    pub fn epoch_of(&self, step: Step) -> Epoch {
+        self.facts.plan.step(step).epoch
     }
 
     /// When the run ends before its length, and what is known of that where it goes on.
@@ -215,19 +221,8 @@ impl RunFiles {
         })
     }
 
-    /// Writes a finished epoch. *Errors*: as for a step.
+    /// Writes a finished epoch, or a validation inside one. *Errors*: as for a step.
     pub fn epoch(&mut self, seen: &EpochSeen) -> Result<(), String> {
-        let event = LogEvent::Epoch {
-            epoch: seen.epoch,
-            train_loss: seen.train_loss,
-            val_loss: seen.val_loss,
-            val_accuracy: seen.val_accuracy,
-            val_f1: seen.val_f1,
-            val_rmse: seen.val_rmse,
-            val_r2: seen.val_r2,
-            others: seen.others.clone(),
-        };
-        let logged = self.log(&event);
         let metrics = EpochMetrics {
             epoch: seen.epoch,
             step: seen.step,
@@ -239,8 +234,14 @@ impl RunFiles {
             val_r2: seen.val_r2,
             others: seen.others.clone(),
         };
-        let metrics = self.metrics.epoch(UnixTime::now(), &metrics).map_err(|error| error.to_string());
-        logged.and(metrics).and(self.flush())
+        let now = UnixTime::now();
+        let (logged, metrics) = match seen.ended {
+            true => (self.log(&LogEvent::Epoch(metrics.clone())), self.metrics.epoch(now, &metrics)),
+            false => {
+                (self.log(&LogEvent::Validation(metrics.clone())), self.metrics.validation(now, &metrics))
+            }
+        };
+        logged.and(metrics.map_err(|error| error.to_string())).and(self.flush())
     }
 
     /// Writes what happened, where it has a line in the event log.

@@ -10,9 +10,9 @@ use dtrain_engine::{
     BatchFigures, BatchView, EvaluationCounts, Inputs, Keeps, Loss, LrSchedule as Rates, Model, ModelReplica,
     Optimizer, Replica, Rule, Section, State, StateShape, Targets, UpdateRule, micro_batch,
 };
-use dtrain_protocol::{CheckpointEvery, Digest, Schedule, StopFlag};
+use dtrain_protocol::{Digest, Every, Schedule, StopFlag};
 use dtrain_types::{
-    BatchPlan, Epoch, Key, Merger, MicroBatch, MicroRange, Seed, ShardLevel, Site, Step, StepPlan, Trailer,
+    BatchPlan, Key, Merger, MicroBatch, MicroRange, Seed, ShardLevel, Site, Step, StepPlan, Trailer,
 };
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -62,7 +62,8 @@ impl Job {
         let schedule = Schedule {
             last: Step(steps),
             steps_per_epoch: plan.steps_per_epoch(),
-            checkpoint: CheckpointEvery::Steps(CHECKPOINT_EVERY),
+            checkpoint: Every::Steps(CHECKPOINT_EVERY),
+            validation: Every::Epochs(1),
             validation_micro_batches: VALIDATION,
             verify: 1,
         };
@@ -315,7 +316,7 @@ pub fn unflatten(floats: &[f32], applied: Step, into: &mut State) {
 pub struct Oracle {
     /// By step; entry 0 is the initial state.
     states: Vec<Expected>,
-    validations: BTreeMap<(Epoch, Step), (Trailer, Vec<u64>)>,
+    validations: BTreeMap<Step, (Trailer, Vec<u64>)>,
     /// Steps after which a checkpoint is due.
     saves: BTreeSet<Step>,
 }
@@ -365,7 +366,7 @@ impl Oracle {
             if due.checkpoint {
                 saves.insert(step);
             }
-            if let Some(epoch) = due.validate {
+            if due.validate {
                 let mut counts = no_counts();
                 let mut leaves = Vec::new();
                 let mut merger = Merger::default();
@@ -375,7 +376,7 @@ impl Oracle {
                     merger.push(|l, r| leaves[l] = leaves[l].merge(&leaves[r]));
                 }
                 merger.finish(|l, r| leaves[l] = leaves[l].merge(&leaves[r]));
-                validations.insert((epoch, step), (leaves[0], flatten(&counts)));
+                validations.insert(step, (leaves[0], flatten(&counts)));
             }
         }
         Self { states, validations, saves }
@@ -387,16 +388,16 @@ impl Oracle {
         self.states.get(usize::try_from(step.0).ok()?)
     }
 
-    /// The newest epoch that is validated.
+    /// The last step that is validated; 0 is none.
     #[must_use]
-    pub fn last_validated(&self) -> Option<Epoch> {
-        self.validations.last_key_value().map(|((epoch, _), _)| *epoch)
+    pub fn last_validated(&self) -> Step {
+        self.validated_by(Step(u64::MAX))
     }
 
-    /// The newest epoch whose validation is due at a step or before it.
+    /// The newest step up to this one that is validated; 0 is none.
     #[must_use]
-    pub fn validated_by(&self, step: Step) -> Option<Epoch> {
-        self.validations.keys().filter(|(_, at)| *at <= step).map(|(epoch, _)| *epoch).max()
+    pub fn validated_by(&self, step: Step) -> Step {
+        self.validations.range(..=step).next_back().map_or(Step(0), |(at, _)| *at)
     }
 
     /// Whether a checkpoint is due after a step in every run.
@@ -405,10 +406,10 @@ impl Oracle {
         self.saves.contains(&step)
     }
 
-    /// The result of the validation of an epoch at a step.
+    /// The result of the validation after a step.
     #[must_use]
-    pub fn validation(&self, epoch: Epoch, step: Step) -> Option<&(Trailer, Vec<u64>)> {
-        self.validations.get(&(epoch, step))
+    pub fn validation(&self, step: Step) -> Option<&(Trailer, Vec<u64>)> {
+        self.validations.get(&step)
     }
 }
 

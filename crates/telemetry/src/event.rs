@@ -3,10 +3,11 @@
 //! The fields are a promise to scripts: adding one is fine, changing or removing one is not. A number that is not
 //! finite or not known is `null`.
 
-use crate::UnixTime;
+use crate::not_finite::{null_is_nan, without_nulls};
 use crate::profile::ProfileReport;
+use crate::{EpochMetrics, UnixTime};
 use dtrain_types::{Epoch, Generation, Incarnation, MemberId, Rank, Step};
-use serde::{Deserialize, Deserializer, Serialize};
+use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
 /// An event and when it happened: one line of the log.
@@ -40,29 +41,10 @@ pub enum RunEvent {
         /// Samples that it fed.
         samples: u64,
     },
-    /// An epoch ended and was validated, if there is validation data.
-    Epoch {
-        /// Which.
-        epoch: Epoch,
-        /// Mean loss over its training samples.
-        #[serde(deserialize_with = "null_is_nan")]
-        train_loss: f64,
-        /// Mean loss over the validation samples.
-        val_loss: Option<f64>,
-        /// Share of validation predictions that were right.
-        val_accuracy: Option<f64>,
-        /// Macro F1 over the validation predictions.
-        val_f1: Option<f64>,
-        /// Root of the mean squared error of a regression. *Units*: those of the target.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        val_rmse: Option<f64>,
-        /// Coefficient of determination of a regression.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        val_r2: Option<f64>,
-        /// What only some runs measure, by name.
-        #[serde(flatten, deserialize_with = "without_nulls")]
-        others: BTreeMap<String, f64>,
-    },
+    /// An epoch ended, or the run in it, and was validated, if there is validation data.
+    Epoch(EpochMetrics),
+    /// An epoch was validated inside, where runs do that more often than at its end.
+    Validation(EpochMetrics),
     /// The run ends after this epoch, before its length: `stop.patience` was used up.
     Stop {
         /// Which.
@@ -264,17 +246,6 @@ pub struct Summary {
     pub run: String,
 }
 
-/// Reads back what the writer made of a number that was not finite.
-pub(crate) fn null_is_nan<'de, D: Deserializer<'de>>(from: D) -> Result<f64, D::Error> {
-    Ok(Option::<f64>::deserialize(from)?.unwrap_or(f64::NAN))
-}
-
-/// Reads numbers by name, without those that were not finite.
-pub(crate) fn without_nulls<'de, D: Deserializer<'de>>(from: D) -> Result<BTreeMap<String, f64>, D::Error> {
-    let all = BTreeMap::<String, Option<f64>>::deserialize(from)?;
-    Ok(all.into_iter().filter_map(|(name, number)| Some((name, number?))).collect())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -296,8 +267,9 @@ mod tests {
 
     #[test]
     fn what_is_not_finite_or_not_known_is_null_and_reads_back() {
-        let text = line(RunEvent::Epoch {
+        let text = line(RunEvent::Epoch(EpochMetrics {
             epoch: Epoch(1),
+            step: Step(9),
             train_loss: f64::INFINITY,
             val_loss: Some(f64::NAN),
             val_accuracy: None,
@@ -305,11 +277,13 @@ mod tests {
             val_rmse: None,
             val_r2: None,
             others: BTreeMap::from([("val_own".to_owned(), f64::NAN)]),
-        });
+        }));
         let fields = r#""train_loss":null,"val_loss":null,"val_accuracy":null,"val_f1":0.5,"val_own":null}"#;
         assert!(text.ends_with(fields), "{text}");
         let back: Stamped<RunEvent> = serde_json::from_str(&text).unwrap();
-        let RunEvent::Epoch { train_loss, val_loss, others, .. } = back.event else { panic!("{back:?}") };
+        let RunEvent::Epoch(EpochMetrics { train_loss, val_loss, others, .. }) = back.event else {
+            panic!("{back:?}")
+        };
         assert!(train_loss.is_nan() && val_loss.is_none() && others.is_empty());
     }
 
@@ -331,6 +305,7 @@ mod tests {
                 },
             ),
             ("run", RunEvent::Run(RunBegun { run: text(), steps: 40, ..RunBegun::default() })),
+            ("validation", RunEvent::Validation(EpochMetrics { step, ..EpochMetrics::default() })),
             ("generation", RunEvent::Generation { generation, ranks: 1, step, ranges: vec![(0, 4)] }),
             (
                 "fault",

@@ -164,7 +164,7 @@ fn families(p: &Progress) -> Vec<Family> {
         family("dtrain_loss", Gauge, "", "Mean training loss of the newest step.", known(made.map(|()| p.newest.loss))),
         family("dtrain_learning_rate", Gauge, "", "Learning rate of the newest step.", known(p.newest.learning_rate)),
         family("dtrain_gradient_norm", Gauge, "", "Norm of the newest gradient, before it is clipped.", known(p.newest.gradient_norm)),
-        family("dtrain_result", Gauge, "", "What the newest epoch came to, by the name of the result.", results),
+        family("dtrain_result", Gauge, "", "What the newest epoch or validation came to, by the name of the result.", results),
         family("dtrain_step_seconds", Counter, "seconds", "Time of steps, as a rank measured it.", one(p.step_seconds)),
         family("dtrain_communication_wait_seconds", Counter, "seconds", "Time of steps in which that rank waited for the others.", one(p.waiting_seconds)),
         family("dtrain_ranks", Gauge, "", "Ranks at work.", count(p.alive.into())),

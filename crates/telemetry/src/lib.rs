@@ -15,6 +15,7 @@ mod json_lines;
 pub mod ledger;
 mod metric;
 mod metrics;
+mod not_finite;
 mod process;
 pub mod profile;
 mod progress;

@@ -1,9 +1,9 @@
-//! A line of `metrics.jsonl`: the numbers of a step, an epoch or a GPU.
+//! A line of `metrics.jsonl`: the numbers of a step, an epoch, a validation or a GPU.
 //!
 //! It does not know who writes it, or who reads it.
 
 use crate::GpuReadings;
-use crate::event::{null_is_nan, without_nulls};
+use crate::not_finite::{null_is_nan, without_nulls};
 use dtrain_types::{Epoch, Step};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -14,8 +14,10 @@ use std::collections::BTreeMap;
 pub enum Metric {
     /// Of one step.
     Step(StepMetrics),
-    /// Of one epoch.
+    /// Of one epoch, at its end.
     Epoch(EpochMetrics),
+    /// Of one epoch so far: it was validated inside.
+    Validation(EpochMetrics),
     /// Of one GPU, beside a step.
     Gpu(GpuMetrics),
 }
@@ -57,15 +59,15 @@ pub struct StepMetrics {
     pub waiting_seconds: Option<f64>,
 }
 
-/// What is known of an epoch at its end.
+/// What is known of an epoch, at its end or so far.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct EpochMetrics {
     /// Which.
     pub epoch: Epoch,
-    /// Its last step.
+    /// Its last step that is made.
     pub step: Step,
-    /// Mean loss over its training samples.
+    /// Mean loss over its training samples so far.
     #[serde(deserialize_with = "null_is_nan")]
     pub train_loss: f64,
     /// Mean loss over the validation samples.

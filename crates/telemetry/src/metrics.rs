@@ -81,22 +81,34 @@ impl Metrics {
         if (now.0 - self.flushed.0).abs() >= FLUSH_AFTER { self.flush(now) } else { Ok(()) }
     }
 
-    /// Writes the metrics of an epoch, and lets everything be seen at once.
+    /// Writes the metrics of an epoch that has ended, and lets everything be seen at once.
     ///
     /// *Errors*: a file does not take them.
     pub fn epoch(&mut self, now: UnixTime, epoch: &EpochMetrics) -> Result<(), TelemetryError> {
         self.record(now, Metric::Epoch(epoch.clone()))?;
+        self.points(now, epoch.step, &[("epoch/train_loss", Some(epoch.train_loss))])?;
+        self.results(now, epoch)
+    }
+
+    /// The same of one that was validated inside. Its curves are those of whole epochs, but for the loss of the steps, which has one.
+    ///
+    /// *Errors*: a file does not take them.
+    pub fn validation(&mut self, now: UnixTime, epoch: &EpochMetrics) -> Result<(), TelemetryError> {
+        self.record(now, Metric::Validation(epoch.clone()))?;
+        self.results(now, epoch)
+    }
+
+    fn results(&mut self, now: UnixTime, of: &EpochMetrics) -> Result<(), TelemetryError> {
         let points = [
-            ("epoch/train_loss", Some(epoch.train_loss)),
-            ("epoch/val_loss", epoch.val_loss),
-            ("epoch/val_accuracy", epoch.val_accuracy),
-            ("epoch/val_f1", epoch.val_f1),
-            ("epoch/val_rmse", epoch.val_rmse),
-            ("epoch/val_r2", epoch.val_r2),
+            ("epoch/val_loss", of.val_loss),
+            ("epoch/val_accuracy", of.val_accuracy),
+            ("epoch/val_f1", of.val_f1),
+            ("epoch/val_rmse", of.val_rmse),
+            ("epoch/val_r2", of.val_r2),
         ];
-        self.points(now, epoch.step, &points)?;
-        for (name, number) in &epoch.others {
-            self.points(now, epoch.step, &[(&format!("epoch/{name}"), Some(*number))])?;
+        self.points(now, of.step, &points)?;
+        for (name, number) in &of.others {
+            self.points(now, of.step, &[(&format!("epoch/{name}"), Some(*number))])?;
         }
         self.flush(now)
     }
@@ -213,5 +225,7 @@ mod tests {
         assert_eq!(written[0]["kind"], "epoch");
         assert!(written[0]["train_loss"].is_null());
         assert_eq!(written[0]["val_loss"], 0.5);
+        metrics.validation(UnixTime(0.2), &epoch).unwrap();
+        assert_eq!(lines(run.path())[1]["kind"], "validation");
     }
 }

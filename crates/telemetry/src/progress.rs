@@ -3,7 +3,7 @@
 //! The process that leads a run folds while it writes; `dtrain status` folds what the files hold. Both come to the same, and whoever
 //! shows it, as a table or for Prometheus, need not know where it is from.
 
-use crate::{GpuReadings, Metric, RunBegun, RunEvent, StepMetrics, Summary, UnixTime};
+use crate::{EpochMetrics, GpuReadings, Metric, RunBegun, RunEvent, StepMetrics, Summary, UnixTime};
 use dtrain_types::{Epoch, MemberId, Step};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -40,8 +40,10 @@ pub struct Progress {
     pub speed: Option<f64>,
     /// The newest epoch that has ended.
     pub epoch: Option<Epoch>,
-    /// What it came to, by name.
+    /// What it came to, or what the validation inside of one came to that is newer, by name.
     pub results: BTreeMap<String, f64>,
+    /// The step of that validation.
+    pub results_step: Option<Step>,
     /// Ranks of the generation at work that are not lost.
     pub alive: u32,
     /// The most ranks that it had, or that it began with: as many as it is to have.
@@ -214,30 +216,23 @@ impl Progress {
                 (self.newest.step, self.newest.epoch) = (*step, *epoch);
                 (self.newest.loss, self.newest.samples) = (*loss, *samples);
             }
-            RunEvent::Epoch {
-                epoch,
-                train_loss,
-                val_loss,
-                val_accuracy,
-                val_f1,
-                val_rmse,
-                val_r2,
-                others,
-            } => {
-                let known = [Some(*train_loss), *val_loss, *val_accuracy, *val_f1, *val_rmse, *val_r2];
-                self.epoch(*epoch, known, others);
-            }
+            RunEvent::Epoch(of) => self.epoch(of),
+            RunEvent::Validation(of) => self.validation(of),
             _ => {}
         }
     }
 
-    fn epoch(&mut self, epoch: Epoch, known: [Option<f64>; 6], others: &BTreeMap<String, f64>) {
-        const NAMES: [&str; 6] = ["train_loss", "val_loss", "val_accuracy", "val_f1", "val_rmse", "val_r2"];
-        self.epoch = Some(epoch);
-        let known = NAMES.iter().zip(known).filter_map(|(name, number)| Some(((*name).to_owned(), number?)));
-        let others = others.iter().map(|(name, number)| (name.clone(), *number));
-        // What is no number in JSON (a loss that was not finite) is no result.
-        self.results = known.chain(others).filter(|(_, number)| number.is_finite()).collect();
+    fn epoch(&mut self, of: &EpochMetrics) {
+        self.epoch = Some(of.epoch);
+        let results = results(of);
+        // Where validations come inside epochs, the end of one may have nothing to say in place of the newest.
+        if self.results_step.is_none() || results.keys().any(|name| name != "train_loss") {
+            (self.results, self.results_step) = (results, None);
+        }
+    }
+
+    fn validation(&mut self, of: &EpochMetrics) {
+        (self.results, self.results_step) = (results(of), Some(of.step));
     }
 
     /// Takes a line of metrics into account.
@@ -245,11 +240,8 @@ impl Progress {
         self.heard_at = Some(time);
         match metric {
             Metric::Step(step) => self.step(step),
-            Metric::Epoch(of) => {
-                let known =
-                    [Some(of.train_loss), of.val_loss, of.val_accuracy, of.val_f1, of.val_rmse, of.val_r2];
-                self.epoch(of.epoch, known, &of.others);
-            }
+            Metric::Epoch(of) => self.epoch(of),
+            Metric::Validation(of) => self.validation(of),
             Metric::Gpu(gpu) => drop(self.gpus.insert(gpu.gpu, gpu.readings)),
         }
     }
@@ -280,6 +272,21 @@ impl Progress {
     }
 }
 
+/// What an epoch came to, by name. What is no number in JSON (a loss that was not finite) is no result.
+fn results(of: &EpochMetrics) -> BTreeMap<String, f64> {
+    let known = [
+        ("train_loss", Some(of.train_loss)),
+        ("val_loss", of.val_loss),
+        ("val_accuracy", of.val_accuracy),
+        ("val_f1", of.val_f1),
+        ("val_rmse", of.val_rmse),
+        ("val_r2", of.val_r2),
+    ];
+    let known = known.into_iter().filter_map(|(name, number)| Some((name.to_owned(), number?)));
+    let others = of.others.iter().map(|(name, number)| (name.clone(), *number));
+    known.chain(others).filter(|(_, number)| number.is_finite()).collect()
+}
+
 /// The progress of a run that this process leads: written by one thread, read by others.
 #[derive(Debug, Default)]
 pub struct Board(Mutex<Progress>);
@@ -304,7 +311,6 @@ impl Board {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::EpochMetrics;
     use dtrain_types::{Generation, Incarnation, Rank};
 
     const NOW: UnixTime = UnixTime(1.0);
@@ -396,6 +402,14 @@ mod tests {
         let epoch = EpochMetrics { train_loss: f64::NAN, val_accuracy: Some(0.5), ..EpochMetrics::default() };
         run.metric(NOW, &Metric::Epoch(epoch));
         assert_eq!(run.results, BTreeMap::from([("val_accuracy".to_owned(), 0.5)]));
+        let inside =
+            EpochMetrics { epoch: Epoch(1), step: Step(7), val_loss: Some(0.25), ..EpochMetrics::default() };
+        run.metric(NOW, &Metric::Validation(inside));
+        run.metric(NOW, &Metric::Epoch(EpochMetrics { epoch: Epoch(1), ..EpochMetrics::default() }));
+        assert_eq!(
+            (run.epoch, run.results_step, run.results["val_loss"]),
+            (Some(Epoch(1)), Some(Step(7)), 0.25)
+        );
         run.event(NOW, &RunEvent::Summary(Summary::default()));
         assert_eq!((run.state.word(), run.alive), ("ended", 0));
     }

@@ -70,7 +70,8 @@ impl Supervisor {
         if participates && self.phase != Phase::Join {
             self.trouble.lost(member, now);
         }
-        self.kill(now, member, After::Restart, effects);
+        let after = if self.stays(self.slots[&member].node) { After::Restart } else { After::Nothing };
+        self.kill(now, member, after, effects);
         if let Some(what) = poison {
             return self.lost(now, member, what, effects);
         }

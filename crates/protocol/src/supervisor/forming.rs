@@ -81,7 +81,7 @@ impl Supervisor {
     }
 
     /// Tells a member to go; its process ends in good order, or is ended with the others.
-    fn refuse(&mut self, member: MemberId) {
+    pub(super) fn refuse(&mut self, member: MemberId) {
         if let Some(life) = self.slots.get_mut(&member).and_then(|slot| slot.life_mut()) {
             life.refused = true;
         }
@@ -89,8 +89,8 @@ impl Supervisor {
 
     /// Members that can take part in a generation and are not about to leave.
     fn able(&self) -> impl Iterator<Item = MemberId> {
-        let stays = |node: &NodeId| self.nodes.get(node).is_some_and(|view| !view.leaving);
-        self.slots.iter().filter(move |(_, s)| s.able().is_some() && stays(&s.node)).map(|(m, _)| *m)
+        // Who asks to leave is refused once it may go.
+        self.slots.iter().filter(|(_, slot)| slot.able().is_some()).map(|(member, _)| *member)
     }
 
     fn life(&self, member: MemberId) -> &Life {
@@ -162,11 +162,6 @@ impl Supervisor {
 
     /// The world is to be formed anew out of all that are able, now if they are enough and one holds the state.
     pub(super) fn regroup(&mut self, now: Instant, effects: &mut Vec<SupervisorEffect>) {
-        for node in
-            self.nodes.iter().filter(|(_, view)| view.leaving).map(|(node, _)| *node).collect::<Vec<_>>()
-        {
-            self.members_of(node).into_iter().for_each(|member| self.refuse(member));
-        }
         self.enter(now, Phase::Join, effects);
         self.try_form(now, effects);
     }
@@ -205,7 +200,7 @@ impl Supervisor {
             }
         });
         let participants: Vec<Participant> = participants.collect();
-        let unmirrored = if self.config.sharded == Some(Remirror::Lazy) { self.awaited(&able) } else { 0 };
+        let unmirrored = if self.mirrors_later() { self.awaited(&able) } else { 0 };
         self.slots
             .iter_mut()
             .filter(|(member, _)| able.contains(member))
@@ -221,14 +216,20 @@ impl Supervisor {
         self.enter(now, Phase::Form, effects);
     }
 
+    /// Whether those that were lost may come back before what they held has as many holders again. Not where somebody goes: perhaps it
+    /// alone has the rest.
+    fn mirrors_later(&self) -> bool {
+        let goes = self.nodes.values().any(|view| view.leaving && !view.released);
+        self.config.sharded == Some(Remirror::Lazy) && !goes
+    }
+
     /// How many that were lost are to come back beside these, who hold the state.
     fn awaited(&self, able: &[MemberId]) -> u32 {
         if !self.is_held(able.iter().map(|member| self.life(*member))) {
             return 0;
         }
-        let stays = |node: &NodeId| self.nodes.get(node).is_some_and(|view| !view.leaving);
         let lost = |(member, slot): &(&MemberId, &Slot)| {
-            slot.took_part && slot.is_hopeful() && stays(&slot.node) && !able.contains(member)
+            slot.took_part && slot.is_hopeful() && self.stays(slot.node) && !able.contains(member)
         };
         self.slots.iter().filter(lost).count() as u32
     }
@@ -388,7 +389,7 @@ impl Supervisor {
         let share =
             self.membership.participants.iter().map(|participant| participant.range.len()).max().unwrap_or(1);
         self.progress.begin(now, step, share, self.pending);
-        self.validations.restart(self.pending.validate.map(|epoch| (epoch, step)));
+        self.validations.restart(self.pending.validate.then_some(step));
         self.paces.begin(step);
         // From now on all of them are one step apart at most.
         self.slots.values_mut().filter_map(Slot::life_mut).for_each(|life| life.was_older = false);
@@ -415,7 +416,7 @@ impl Supervisor {
         }
         let due = self.config.schedule.after(step, self.progress.stop_of(step));
         Pending {
-            validate: due.validate.filter(|epoch| Some(*epoch) > self.validations.done()),
+            validate: due.validate && step > self.validations.done(),
             checkpoint: due.checkpoint && !self.checkpoints.has(step),
             ends: due.ends,
         }
@@ -428,15 +429,14 @@ impl Supervisor {
             return;
         }
         if self.is_at_boundary() {
+            self.release_who_may_go();
             return self.regroup(now, effects);
         }
         if self.stop.has(StopFlag::REFORM) || self.progress.ended().is_some() {
             return;
         }
         let come: Vec<MemberId> = self.able().filter(|member| self.rank_of(*member).is_none()).collect();
-        let leaving = |member: &MemberId| self.nodes.get(&self.slots[member].node).is_some_and(|v| v.leaving);
-        let members = self.membership.participants.iter().map(|participant| participant.member);
-        let go: Vec<MemberId> = members.filter(leaving).collect();
+        let go = self.are_to_go();
         let reason = if !go.is_empty() {
             Reason::Departure(go)
         } else if !come.is_empty() {

@@ -4,7 +4,7 @@
 
 use super::slot::{Life, Slot};
 use super::{Losses, Supervisor};
-use dtrain_types::{Holding, Instant, MemberId};
+use dtrain_types::{Holding, Instant, MemberId, Step};
 use std::time::Duration;
 
 impl Supervisor {
@@ -15,6 +15,16 @@ impl Supervisor {
             Some(_) => Holding::cover(holders.map(|life| &life.holding)),
             None => holders.next().is_some(),
         }
+    }
+
+    /// Whether the state holds steps that are in no checkpoint, as far as it is known who lives.
+    ///
+    /// 1. A rank dies far behind the newest checkpoint, and before the others go on the run is asked to end.
+    /// 2. *Unsafe*: nobody makes a step just now, so it ends at once, and what the others hold ends with them.
+    pub(super) fn holds_unsaved(&self) -> bool {
+        let saved = self.checkpoints.newest().map_or(Step(0), |id| id.step);
+        let is_there = self.is_taking_over() || self.is_held(self.lives().map(|(_, life)| life));
+        is_there && self.progress.committed() > saved
     }
 
     /// Those who have a part of a state whose rest is lost, or may have; none where all of it is there.

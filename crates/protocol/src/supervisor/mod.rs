@@ -4,6 +4,7 @@
 //! files beside it. It does not know processes, files or sockets, and asks its driver for everything by effects.
 
 mod checkpoint;
+mod departure;
 mod ending;
 mod fault;
 mod forming;
@@ -33,8 +34,8 @@ use crate::schedule::Schedule;
 use crate::timeouts::Timeouts;
 use checkpoint::Checkpoints;
 use dtrain_types::{
-    BatchPlan, CheckpointId, Digest, Epoch, Generation, Holding, Incarnation, Instance, Instant, MemberId,
-    NodeId, Rank, Reduce, Remirror, Step,
+    BatchPlan, CheckpointId, Digest, Generation, Holding, Incarnation, Instance, Instant, MemberId, NodeId,
+    Rank, Reduce, Remirror, Step,
 };
 use paces::Paces;
 use progress::Progress;
@@ -64,8 +65,8 @@ pub enum Losses {
 pub struct TakenOver {
     /// All steps up to this one are written down.
     pub recorded: Step,
-    /// The newest validation that is.
-    pub validated: Option<(Epoch, Step)>,
+    /// All validations up to this step are; 0 is none.
+    pub validated: Step,
     /// The step after which the run ends, where that validation was enough.
     pub enough: Option<Step>,
     /// What the run ended with, where it had ended: then nothing is left but to tell whoever has not heard it.
@@ -352,16 +353,18 @@ impl Supervisor {
         }
     }
 
-    /// A validation is judged. All ranks stand at its step, or will come there again: if it is enough, that is the last one.
+    /// The validation after `step` is judged. All ranks stand at its step, or will come there again: if it is enough, that is the last one.
     pub fn handle_judged(
         &mut self,
         now: Instant,
-        epoch: Epoch,
+        step: Step,
         judgement: Judgement,
         effects: &mut Vec<SupervisorEffect>,
     ) {
         self.notice_standstill(now, effects);
-        let Some(step) = self.validations.judged(epoch).filter(|_| self.outcome.is_none()) else { return };
+        if !self.validations.judged(step) || self.outcome.is_some() {
+            return;
+        }
         self.progress.touch(now);
         if judgement == Judgement::Enough && step < self.config.schedule.last {
             self.end_after(step);
@@ -376,8 +379,8 @@ impl Supervisor {
         if self.is_done() || self.outcome.is_some() {
             return;
         }
-        // Where nobody makes steps there is no boundary to wait for; what is written is written.
-        if request == Request::Abort || self.phase == Phase::Join {
+        // Where nobody makes steps there is no boundary to wait for; unless somebody has steps that are in no checkpoint.
+        if request == Request::Abort || self.phase == Phase::Join && !self.holds_unsaved() {
             self.ending = Some(Outcome::Interrupted(None));
             self.enter(now, Phase::Stop, effects);
             self.advance(now, effects);

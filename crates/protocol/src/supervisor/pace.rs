@@ -97,7 +97,7 @@ mod tests {
     use super::super::{Losses, Reduce, StartFrom, SupervisorConfig};
     use super::*;
     use crate::message::{Membership, Participant};
-    use crate::schedule::{CheckpointEvery, Schedule};
+    use crate::schedule::{Every, Schedule};
     use crate::timeouts::Timeouts;
     use dtrain_types::{BatchPlan, Epoch, Generation, Incarnation, Instance, NodeId, Seed, Trailer};
     use std::sync::Arc;
@@ -124,7 +124,8 @@ mod tests {
             schedule: Schedule {
                 last: Step(1_000),
                 steps_per_epoch: STEPS_PER_EPOCH,
-                checkpoint: CheckpointEvery::Never,
+                checkpoint: Every::Never,
+                validation: Every::Never,
                 validation_micro_batches: 0,
                 verify: 0,
             },

@@ -93,7 +93,7 @@ impl Progress {
         self.at = at;
         self.ended = pending.ends.then_some(at);
         self.share = share.max(1);
-        self.owes = pending.validate.is_some() || pending.checkpoint || pending.ends;
+        self.owes = pending.validate || pending.checkpoint || pending.ends;
         self.moved_at = now;
         self.touch(now);
     }
@@ -225,7 +225,7 @@ impl Progress {
             self.at = self.at.next();
             self.learn(now, seconds);
             let due = schedule.after(self.at, self.stop_of(self.at));
-            self.owes = due.verify || due.validate.is_some() || due.checkpoint || due.ends;
+            self.owes = due.verify || due.validate || due.checkpoint || due.ends;
             self.ended = due.ends.then_some(self.at);
             done.push((self.at, due));
         }
@@ -269,13 +269,14 @@ impl Progress {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::schedule::CheckpointEvery;
+    use crate::schedule::Every;
     use dtrain_types::{Epoch, Trailer};
 
     const SCHEDULE: Schedule = Schedule {
         last: Step(100),
         steps_per_epoch: 10,
-        checkpoint: CheckpointEvery::End,
+        checkpoint: Every::End,
+        validation: Every::Epochs(1),
         validation_micro_batches: 4,
         verify: 0,
     };
@@ -356,14 +357,14 @@ mod tests {
         progress.take(&records(1..=12), Some(Step(12))).expect("possible");
         progress.commit(Step(u64::MAX), &mut effects);
         let due = progress.made(at(1), Step(12), 0.1, &SCHEDULE);
-        assert_eq!(due.iter().filter(|(_, due)| due.validate.is_some()).count(), 1);
+        assert_eq!(due.iter().filter(|(_, due)| due.validate).count(), 1);
         effects.clear();
         progress.begin(at(2), Step(5), 1, Pending::default());
         progress.take(&records(6..=12), Some(Step(12))).expect("possible");
         assert!(!progress.commit(Step(u64::MAX), &mut effects) && effects.is_empty());
         let again = progress.made(at(3), Step(12), 0.1, &SCHEDULE);
         assert_eq!(again.iter().map(|(step, _)| step.0).collect::<Vec<_>>(), [6, 7, 8, 9, 10, 11, 12]);
-        assert_eq!(again.iter().filter(|(_, due)| due.validate == Some(Epoch(0))).count(), 1);
+        assert_eq!(again.iter().filter(|(_, due)| due.validate).count(), 1);
     }
 
     #[test]

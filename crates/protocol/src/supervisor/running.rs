@@ -56,8 +56,8 @@ impl Supervisor {
                 &self.config.schedule,
             );
             for (step, due) in made {
-                if let Some(epoch) = due.validate {
-                    self.validations.owe(epoch, step);
+                if due.validate {
+                    self.validations.owe(step);
                 }
                 if due.checkpoint {
                     let id = CheckpointId { generation: self.generation, step };

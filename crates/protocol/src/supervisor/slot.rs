@@ -86,7 +86,12 @@ pub(super) struct NodeView {
     pub host: String,
     /// How many ranks it offers.
     pub ranks: u32,
+    /// It asks to leave.
     pub leaving: bool,
+    /// It goes: its members are refused.
+    pub released: bool,
+    /// The generation behind which it was not let go at first, because others lacked what it held.
+    pub kept_from: Option<Generation>,
     /// It is told that the run is over.
     pub dismissed: bool,
     /// It was said that it is away.
@@ -153,6 +158,8 @@ impl NodeView {
             host: report.host.clone(),
             ranks: report.ranks,
             leaving: false,
+            released: false,
+            kept_from: None,
             dismissed: false,
             away: false,
         }

@@ -8,7 +8,6 @@ use super::{Losses, Supervisor};
 use crate::cause::{ExitCause, What};
 use crate::effect::{Event, SupervisorEffect};
 use crate::host::{LifeOrder, NodeOrder, NodeReport};
-use crate::phase::Phase;
 use dtrain_types::{Incarnation, Instant, MemberId, NodeId};
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -297,19 +296,5 @@ impl Supervisor {
             members: members.collect(),
             leave: view.dismissed,
         })))
-    }
-
-    /// A node was asked to leave the run: at the next step boundary its members go.
-    fn let_go(&mut self, now: Instant, node: NodeId, effects: &mut Vec<SupervisorEffect>) {
-        let others = self.slots.values().any(|slot| slot.node != node && slot.is_hopeful());
-        if !others || self.is_ending() {
-            return self.handle_request(now, super::Request::Drain, effects);
-        }
-        // Whoever holds no rank may go at once.
-        for member in self.members_of(node) {
-            if self.membership.rank_of(member).is_none() || self.phase == Phase::Join {
-                self.kill(now, member, After::Nothing, effects);
-            }
-        }
     }
 }

@@ -1,39 +1,38 @@
-//! Validations: the parts of all ranks, merged in tree order, recorded once per epoch.
+//! Validations: the parts of all ranks, merged in tree order, recorded once each.
 //!
 //! This file does not know what is counted, only that sums have one order and counts add up.
 
 use crate::effect::Validation;
 use crate::message::ValidationPart;
-use dtrain_types::{Epoch, Fold, MicroRange, Rank, Step, Trailer, roots};
+use dtrain_types::{Fold, MicroRange, Rank, Step, Trailer, roots};
 use std::collections::{BTreeMap, VecDeque};
 
-/// The validations that are pending, and what is reported of them.
+/// The validations that are pending, and what is reported of them; each by its step.
 #[derive(Debug, Default)]
 pub(super) struct Validations {
     /// Due after a step of this generation, not recorded yet; in order.
-    pending: VecDeque<(Epoch, Step)>,
-    parts: BTreeMap<Epoch, BTreeMap<Rank, ValidationPart>>,
-    /// The newest epoch that is recorded, and its step.
-    done: Option<(Epoch, Step)>,
+    pending: VecDeque<Step>,
+    parts: BTreeMap<Step, BTreeMap<Rank, ValidationPart>>,
+    /// The newest that is recorded; 0 is none.
+    done: Step,
     /// Whether somebody still says whether that is enough.
     judging: bool,
 }
 
 impl Validations {
     /// Nothing is pending; this is the newest that is recorded.
-    pub fn new(done: Option<(Epoch, Step)>) -> Self {
+    pub fn new(done: Step) -> Self {
         Self { done, ..Self::default() }
     }
 
-    /// The newest epoch that is recorded.
-    pub fn done(&self) -> Option<Epoch> {
-        self.done.map(|(epoch, _)| epoch)
+    /// The newest that is recorded.
+    pub fn done(&self) -> Step {
+        self.done
     }
 
-    /// The newest epoch that members may go on behind: it is recorded and judged.
-    pub fn told(&self) -> Option<Epoch> {
-        let before = |epoch: Epoch| epoch.0.checked_sub(1).map(Epoch);
-        if self.judging { self.done().and_then(before) } else { self.done() }
+    /// Up to which step members may go on behind validations: they are recorded and judged.
+    pub fn told(&self) -> Step {
+        if self.judging { Step(self.done.0.saturating_sub(1)) } else { self.done }
     }
 
     /// What was recorded last is to be judged: nobody goes on before.
@@ -46,38 +45,38 @@ impl Validations {
         self.judging
     }
 
-    /// The validation of `epoch` is judged; gives its step, if it was waited for.
-    pub fn judged(&mut self, epoch: Epoch) -> Option<Step> {
-        let (_, step) = self.done.filter(|(done, _)| self.judging && *done == epoch)?;
-        self.judging = false;
-        Some(step)
+    /// The validation after `step` is judged; says whether that was waited for.
+    pub fn judged(&mut self, step: Step) -> bool {
+        let awaited = self.judging && self.done == step;
+        self.judging &= !awaited;
+        awaited
     }
 
     /// A step owes a validation, unless it is recorded already: steps may be made again.
-    pub fn owe(&mut self, epoch: Epoch, step: Step) {
-        if Some(epoch) > self.done() {
-            self.pending.push_back((epoch, step));
+    pub fn owe(&mut self, step: Step) {
+        if step > self.done {
+            self.pending.push_back(step);
         }
     }
 
     /// A new generation begins after `pending`: whatever else was pending is pending again when its step is made again, and parts
     /// of other ranges count no more.
-    pub fn restart(&mut self, pending: Option<(Epoch, Step)>) {
+    pub fn restart(&mut self, pending: Option<Step>) {
         self.parts.clear();
         self.pending = pending.into_iter().collect();
     }
 
     /// Whether everything that steps up to this one owe is recorded.
     pub fn is_settled(&self, step: Step) -> bool {
-        self.pending.front().is_none_or(|(_, pending)| *pending > step)
+        self.pending.front().is_none_or(|pending| *pending > step)
     }
 
     /// Takes in what one rank reports; what is recorded already changes nothing. Says whether there was anything new.
     pub fn take(&mut self, rank: Rank, parts: &[ValidationPart]) -> bool {
-        let done = self.done();
+        let done = self.done;
         let mut new = false;
-        for part in parts.iter().filter(|part| Some(part.epoch) > done) {
-            new |= self.parts.entry(part.epoch).or_default().insert(rank, part.clone()).is_none();
+        for part in parts.iter().filter(|part| part.step > done) {
+            new |= self.parts.entry(part.step).or_default().insert(rank, part.clone()).is_none();
         }
         new
     }
@@ -86,27 +85,31 @@ impl Validations {
     ///
     /// *Errors*: the rank to blame and what is wrong with its part, in words.
     pub fn next(&mut self, world: u32, count: u32) -> Result<Option<Validation>, (Rank, String)> {
-        let Some((epoch, step)) = self.pending.front().copied() else { return Ok(None) };
-        let Some(parts) = self.parts.get(&epoch).filter(|parts| parts.len() == world as usize) else {
-            return Ok(None);
-        };
-        let merged = merge(epoch, step, parts, count)?;
-        self.done = Some((epoch, step));
+        let Some(step) = self.pending.front().copied() else { return Ok(None) };
+        let parts = self.parts.get(&step);
+        let has = |rank: &Rank| parts.is_some_and(|parts| parts.contains_key(rank));
+        // A rank tells of its validations in their order.
+        let others = self.parts.iter().flat_map(|(at, of)| of.keys().map(move |rank| (*at, *rank)));
+        if let Some((at, rank)) = others.into_iter().find(|(_, rank)| !has(rank)) {
+            return Err((rank, format!("validation after step {at}, it is due after step {step}")));
+        }
+        let Some(parts) = parts.filter(|parts| parts.len() == world as usize) else { return Ok(None) };
+        let merged = merge(step, parts, count)?;
+        self.done = step;
         self.pending.pop_front();
-        self.parts.remove(&epoch);
+        self.parts.remove(&step);
         Ok(Some(merged))
     }
 
     /// The ranks that have not reported the oldest pending validation; none if nothing is pending.
     pub fn missing(&self, world: u32) -> Vec<Rank> {
-        let Some((epoch, _)) = self.pending.front() else { return Vec::new() };
-        let has = |rank: &Rank| self.parts.get(epoch).is_some_and(|parts| parts.contains_key(rank));
+        let Some(step) = self.pending.front() else { return Vec::new() };
+        let has = |rank: &Rank| self.parts.get(step).is_some_and(|parts| parts.contains_key(rank));
         (0..world).map(Rank).filter(|rank| !has(rank)).collect()
     }
 }
 
 fn merge(
-    epoch: Epoch,
     step: Step,
     parts: &BTreeMap<Rank, ValidationPart>,
     count: u32,
@@ -115,17 +118,11 @@ fn merge(
     let mut leaves: Vec<(MicroRange, Trailer, Rank)> = Vec::new();
     let mut counts = vec![0u64; first.counts.len()];
     for (rank, part) in parts {
-        if part.step != step {
-            return Err((
-                *rank,
-                format!("validation of epoch {epoch} at step {}, it is due at {step}", part.step),
-            ));
-        }
         let (got, want) = (part.counts.len(), counts.len());
         if got != want {
             return Err((
                 *rank,
-                format!("validation of epoch {epoch}: {got} counts, rank {first_rank} has {want}"),
+                format!("validation after step {step}: {got} counts, rank {first_rank} has {want}"),
             ));
         }
         for (sum, count) in counts.iter_mut().zip(&part.counts) {
@@ -140,7 +137,7 @@ fn merge(
         if range.lo != next || range.hi <= range.lo || range.hi > count || roots(*range, count) != [*range] {
             return Err((
                 *rank,
-                format!("validation of epoch {epoch}: {range:?} after {next} of {count} micro-batches"),
+                format!("validation after step {step}: {range:?} after {next} of {count} micro-batches"),
             ));
         }
         next = range.hi;
@@ -148,13 +145,13 @@ fn merge(
     if next != count {
         return Err((
             *first_rank,
-            format!("validation of epoch {epoch}: {next} of {count} micro-batches are there"),
+            format!("validation after step {step}: {next} of {count} micro-batches are there"),
         ));
     }
     let ranges: Vec<MicroRange> = leaves.iter().map(|(range, _, _)| *range).collect();
     let trailers: Vec<Trailer> = leaves.iter().map(|(_, trailer, _)| *trailer).collect();
     let trailer = Fold::new(&ranges, count).run(&trailers, Trailer::merge);
-    Ok(Validation { epoch, step, trailer, counts })
+    Ok(Validation { step, trailer, counts })
 }
 
 #[cfg(test)]
@@ -176,7 +173,6 @@ mod tests {
         cut_evenly(count, world)
             .into_iter()
             .map(|range| ValidationPart {
-                epoch: Epoch(0),
                 step: Step(4),
                 parts: roots(range, count).into_iter().map(|root| (root, sum(root))).collect(),
                 counts: vec![u64::from(range.len()), 1],
@@ -186,7 +182,7 @@ mod tests {
 
     fn run(count: u32, parts: &[ValidationPart]) -> Result<Option<Validation>, (Rank, String)> {
         let mut validations = Validations::default();
-        validations.owe(Epoch(0), Step(4));
+        validations.owe(Step(4));
         for (rank, part) in parts.iter().enumerate() {
             validations.take(Rank(rank as u32), std::slice::from_ref(part));
         }
@@ -213,7 +209,7 @@ mod tests {
         assert!(validations.take(Rank(1), &both[1..]));
         assert_eq!(validations.next(2, 4), Ok(None), "its step is not committed");
         validations = Validations::default();
-        validations.owe(Epoch(0), Step(4));
+        validations.owe(Step(4));
         assert!(validations.take(Rank(0), &both[..1]));
         assert_eq!(validations.next(2, 4), Ok(None));
         assert_eq!(validations.missing(2), [Rank(1)]);
@@ -228,13 +224,14 @@ mod tests {
     #[test]
     fn parts_that_are_no_partition_into_subtrees_are_refused_and_never_panic() {
         let good = parts(5, 2);
-        let mut bad: Vec<Vec<ValidationPart>> = vec![good.clone(); 6];
+        let mut bad: Vec<Vec<ValidationPart>> = vec![good.clone(); 7];
         bad[0][1].parts.clear();
         bad[1][1].parts[0].0 = MicroRange { lo: 3, hi: 9 };
         bad[2][1].parts[0].0 = MicroRange { lo: 9, hi: 3 };
         bad[3][0].parts[0].0 = MicroRange { lo: 1, hi: 3 };
         bad[4][1].counts.push(1);
         bad[5][1].step = Step(3);
+        bad[6][0].step = Step(5);
         for parts in bad {
             assert!(run(5, &parts).is_err(), "{parts:?}");
         }

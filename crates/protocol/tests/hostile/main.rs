@@ -8,14 +8,13 @@ mod support;
 mod world;
 
 use dtrain_protocol::{
-    BootId, CheckpointEvery, Decoder, Digest, Event, ExitCause, Finished, HEADER_BYTES, Limits, Member,
-    MemberConfig, MemberEffect, Message, Node, NodeConfig, NodeReport, Number, Outcome, Phase, Report,
-    Schedule, ShardFile, ShardOutcome, ShardReport, Supervisor, SupervisorConfig, SupervisorEffect,
-    ValidationPart, encode,
+    BootId, Decoder, Digest, Event, Every, ExitCause, Finished, HEADER_BYTES, Limits, Member, MemberConfig,
+    MemberEffect, Message, Node, NodeConfig, NodeReport, Number, Outcome, Phase, Report, Schedule, ShardFile,
+    ShardOutcome, ShardReport, Supervisor, SupervisorConfig, SupervisorEffect, ValidationPart, encode,
 };
 use dtrain_types::{
-    Bytes, CheckpointId, Epoch, Generation, Incarnation, Instant, MemberId, MicroRange, NodeId, Rank,
-    Remirror, Step, Trailer,
+    Bytes, CheckpointId, Generation, Incarnation, Instant, MemberId, MicroRange, NodeId, Rank, Remirror,
+    Step, Trailer,
 };
 use proptest::prelude::*;
 use std::collections::BTreeMap;
@@ -216,7 +215,7 @@ fn no_manifest_is_written_before_the_validations_up_to_its_step_are_recorded() {
         let ranges = [(0, 2), (2, 3), (3, 4)].map(|(lo, hi)| MicroRange { lo, hi });
         let trailer = Trailer { weight: 1.0, samples: 1, ..Trailer::EMPTY };
         let parts = vec![(ranges[rank], trailer)];
-        let part = ValidationPart { epoch: Epoch(0), step: Step(2), parts, counts: Vec::new() };
+        let part = ValidationPart { step: Step(2), parts, counts: Vec::new() };
         member.handle_validation(now, generation, part, effects);
     });
     assert_eq!(world.manifests, [id]);
@@ -227,7 +226,7 @@ fn no_manifest_is_written_before_the_validations_up_to_its_step_are_recorded() {
 #[test]
 fn nobody_is_told_that_the_run_is_over_before_it_is_written_down_and_who_dies_meanwhile_is_not_missed() {
     let usual = config(Generation(100));
-    let never = CheckpointEvery::Never;
+    let never = Every::Never;
     let schedule = Schedule {
         last: Step(3),
         validation_micro_batches: 0,

@@ -3,9 +3,9 @@
 
 use crate::support::{profile, timeouts};
 use dtrain_protocol::{
-    BOOTSTRAP_BYTES, BootId, Bootstrap, CheckpointEvery, Digest, Directive, Ending, ExitCause, Judgement,
-    Left, Limits, Loaded, Losses, Member, MemberConfig, MemberEffect, Message, Node, NodeConfig, NodeEffect,
-    Phase, Reduce, Report, Schedule, StartFrom, StepRecord, Supervisor, SupervisorConfig, SupervisorEffect,
+    BOOTSTRAP_BYTES, BootId, Bootstrap, Digest, Directive, Ending, Every, ExitCause, Judgement, Left, Limits,
+    Loaded, Losses, Member, MemberConfig, MemberEffect, Message, Node, NodeConfig, NodeEffect, Phase, Reduce,
+    Report, Schedule, StartFrom, StepRecord, Supervisor, SupervisorConfig, SupervisorEffect,
 };
 use dtrain_types::{
     BatchPlan, CheckpointId, Epoch, Generation, Holding, Instance, Instant, MemberId, NodeId, Rank, Seed,
@@ -51,7 +51,8 @@ pub fn config(reserved: Generation) -> SupervisorConfig {
     let schedule = Schedule {
         last: Step(1_000),
         steps_per_epoch: 2,
-        checkpoint: CheckpointEvery::Steps(3),
+        checkpoint: Every::Steps(3),
+        validation: Every::Epochs(1),
         validation_micro_batches: 4,
         verify: 1,
     };
@@ -178,7 +179,7 @@ impl World {
                 SupervisorEffect::WriteEnding(ending) => self.endings.push(ending),
                 SupervisorEffect::Validated(validation) => {
                     let mut effects = Vec::new();
-                    self.supervisor.handle_judged(self.now, validation.epoch, Judgement::GoOn, &mut effects);
+                    self.supervisor.handle_judged(self.now, validation.step, Judgement::GoOn, &mut effects);
                     self.run_supervisor(effects);
                 }
                 _ => {}

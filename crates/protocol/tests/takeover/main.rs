@@ -357,7 +357,7 @@ fn directive(instance: Instance, number: u64, generation: Generation, phase: Pha
         bootstrap: None,
         pending: Pending::default(),
         acknowledged: Step(0),
-        validated: None,
+        validated: Step(0),
         enough: None,
         settled: CheckpointId::default(),
         stop: StopFlag::default(),

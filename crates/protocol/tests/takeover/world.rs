@@ -2,8 +2,8 @@
 
 use crate::support::{profile, timeouts};
 use dtrain_protocol::{
-    BootId, CheckpointEvery, Digest, Ending, Event, ExitCause, LifeOrder, LifeReport, Losses, NodeOrder,
-    NodeReport, Number, Phase, Reduce, Report, Schedule, Stage, StartFrom, Supervisor, SupervisorConfig,
+    BootId, Digest, Ending, Event, Every, ExitCause, LifeOrder, LifeReport, Losses, NodeOrder, NodeReport,
+    Number, Phase, Reduce, Report, Schedule, Stage, StartFrom, Supervisor, SupervisorConfig,
     SupervisorEffect, TakenOver,
 };
 use dtrain_types::{
@@ -26,7 +26,8 @@ pub fn config(taken_over: Option<TakenOver>) -> SupervisorConfig {
     let schedule = Schedule {
         last: Step(1_000),
         steps_per_epoch: 100,
-        checkpoint: CheckpointEvery::Never,
+        checkpoint: Every::Never,
+        validation: Every::Epochs(1),
         validation_micro_batches: 0,
         verify: 0,
     };

@@ -3,7 +3,7 @@
 use super::holding::{Gathering, Sharing};
 use super::windowed::Windowed;
 use dtrain_protocol::StartFrom;
-use dtrain_types::{Epoch, Merger, MicroRange, Rank, Step, StepPlan, Trailer};
+use dtrain_types::{Merger, MicroRange, Rank, Step, StepPlan, Trailer};
 
 /// Steps are collectives of these numbers and above; what comes before them builds and copies.
 pub(super) const FIRST_STEP: u64 = 1_000;
@@ -50,7 +50,7 @@ pub(super) enum Doing {
     Gather,
     /// So does all of the state, for a task.
     GatherAll(Box<Gathering>),
-    Evaluate(Epoch, Step),
+    Evaluate(Step),
     /// A pass whose windows travel.
     Pass(Box<Windowed>),
 }

@@ -389,7 +389,7 @@ impl Compute {
             _ if leaves => {}
             Doing::Micro(micro) => self.micro_batch(tools, micro),
             Doing::Offer(micro, pieces) => self.offer(tools, micro, pieces + 1),
-            Doing::Evaluate(epoch, step) => self.evaluate(tools, epoch, step),
+            Doing::Evaluate(step) => self.evaluate(tools, step),
             doing @ Doing::Pass(_) => {
                 self.doing = doing;
                 self.advance(tools);

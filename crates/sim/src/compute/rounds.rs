@@ -16,7 +16,7 @@ use dtrain_collective::{Arena, Op, Take};
 use dtrain_engine::{BatchFigures, EvaluationCounts, MicroBatchGroup};
 use dtrain_protocol::{Failure, ValidationPart};
 use dtrain_rounds::{Computed as OfRound, Memory, Round, Rounds, RoundsError, RoundsPlan};
-use dtrain_types::{Epoch, MicroBatch, MicroRange, Step, StepPlan, Trailer, Wire, cut_evenly, roots};
+use dtrain_types::{MicroBatch, MicroRange, Step, StepPlan, Trailer, Wire, cut_evenly, roots};
 
 /// What a pass came to.
 enum Passed {
@@ -70,12 +70,12 @@ impl Compute {
     }
 
     /// Begins this rank's share of a validation, where parameters are brought.
-    pub(super) fn begin_validation(&mut self, tools: &mut Tools<'_>, epoch: Epoch, step: Step) {
+    pub(super) fn begin_validation(&mut self, tools: &mut Tools<'_>, step: Step) {
         let Some(plane) = &self.plane else { return };
         let ranges = cut_evenly(VALIDATION, plane.members.world().0);
         let most = ranges.iter().map(|range| range.len()).max().unwrap_or(0);
         let (range, counts) = (ranges[plane.rank.index()], no_counts());
-        let validation = Validation { epoch, step, range, number: 0, most, trailers: Vec::new(), counts };
+        let validation = Validation { step, range, number: 0, most, trailers: Vec::new(), counts };
         self.begin_pass(tools, Pass::Validation(validation));
     }
 
@@ -250,7 +250,7 @@ impl Compute {
             (root, dtrain_rounds::in_tree_order(of_root))
         };
         let parts = roots(of.range, VALIDATION).into_iter().map(sum).collect();
-        let part = ValidationPart { epoch: of.epoch, step: of.step, parts, counts: flatten(&of.counts) };
+        let part = ValidationPart { step: of.step, parts, counts: flatten(&of.counts) };
         tools.tell(News::Validation(plane.generation, part));
     }
 }

@@ -10,7 +10,7 @@ use crate::sabotage::Sabotage;
 use dtrain_collective::{Arena, Op, Reduce, Sequence, rank_roots};
 use dtrain_engine::State;
 use dtrain_protocol::{CheckpointId, Digest, Finished, StepRecord, StopFlag, Task, ValidationPart};
-use dtrain_types::{Epoch, Merger, MicroBatch, Step, Trailer, cut_evenly, roots};
+use dtrain_types::{Merger, MicroBatch, Step, Trailer, cut_evenly, roots};
 
 impl Compute {
     /// Does what is next, as far as nothing has to be waited for.
@@ -58,9 +58,9 @@ impl Compute {
                     (None, None) => unreachable!("a rank that runs has a state"),
                 }
             }
-            Task::Validate(epoch, step) if self.brings() => self.begin_validation(tools, epoch, step),
-            Task::Validate(epoch, step) => {
-                self.doing = Doing::Evaluate(epoch, step);
+            Task::Validate(step) if self.brings() => self.begin_validation(tools, step),
+            Task::Validate(step) => {
+                self.doing = Doing::Evaluate(step);
                 self.work(tools, Work::Evaluate);
             }
         }
@@ -232,7 +232,7 @@ impl Compute {
         self.agenda.handle_committed(record.step, StopFlag(record.trailer.stop));
     }
 
-    pub(super) fn evaluate(&mut self, tools: &mut Tools<'_>, epoch: Epoch, step: Step) {
+    pub(super) fn evaluate(&mut self, tools: &mut Tools<'_>, step: Step) {
         let Some(plane) = &self.plane else { return };
         let range = cut_evenly(VALIDATION, plane.members.world().0)[plane.rank.index()];
         let mut counts = no_counts();
@@ -253,7 +253,7 @@ impl Compute {
             merger.finish(|l, r| pending[l] = pending[l].merge(&pending[r]));
             parts.push((root, pending[0]));
         }
-        let part = ValidationPart { epoch, step, parts, counts: flatten(&counts) };
+        let part = ValidationPart { step, parts, counts: flatten(&counts) };
         tools.tell(News::Validation(plane.generation, part));
     }
 }

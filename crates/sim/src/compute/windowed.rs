@@ -3,7 +3,7 @@
 use dtrain_collective::Take;
 use dtrain_engine::EvaluationCounts;
 use dtrain_rounds::Rounds;
-use dtrain_types::{Epoch, MicroRange, Step, StepPlan, Trailer};
+use dtrain_types::{MicroRange, Step, StepPlan, Trailer};
 
 /// A pass over windows, as far as it came.
 #[derive(Debug)]
@@ -29,7 +29,6 @@ pub(super) enum Pass {
 /// A validation, as far as it came.
 #[derive(Clone, Debug)]
 pub(super) struct Validation {
-    pub epoch: Epoch,
     pub step: Step,
     /// What this rank evaluates.
     pub range: MicroRange,

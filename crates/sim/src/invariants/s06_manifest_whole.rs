@@ -2,11 +2,11 @@
 
 use crate::fact::{Fact, Invariant};
 use crate::job::Oracle;
-use dtrain_types::Epoch;
+use dtrain_types::Step;
 
 #[derive(Default)]
 pub(super) struct ManifestWhole {
-    validated: Option<Epoch>,
+    validated: Step,
 }
 
 impl Invariant for ManifestWhole {
@@ -17,12 +17,14 @@ impl Invariant for ManifestWhole {
     fn see(&mut self, fact: &Fact<'_>, oracle: &Oracle) -> Result<(), String> {
         let (order, sound) = match fact {
             Fact::Validated(validation) => {
-                self.validated = Some(validation.epoch);
+                self.validated = validation.step;
                 return Ok(());
             }
             Fact::Ordered(order) if self.validated < oracle.validated_by(order.id.step) => {
                 let (id, last) = (order.id, self.validated);
-                return Err(format!("manifest {id} is to be written, the newest validation is {last:?}"));
+                return Err(format!(
+                    "manifest {id} is to be written, the newest validation is that of step {last}"
+                ));
             }
             Fact::Renamed(order, sound) => (order, sound),
             _ => return Ok(()),
@@ -40,7 +42,7 @@ mod tests {
     use super::super::testing::{first_bad, oracle};
     use super::*;
     use dtrain_protocol::{CheckpointId, Digest, Fingerprint, ManifestOrder, Membership};
-    use dtrain_types::{Generation, Step};
+    use dtrain_types::Generation;
 
     #[test]
     fn a_manifest_with_a_torn_shard_or_another_state_is_found() {

@@ -4,12 +4,12 @@
 use crate::fact::{Fact, Invariant};
 use crate::job::Oracle;
 use dtrain_protocol::Outcome;
-use dtrain_types::{Epoch, Step, Trailer};
+use dtrain_types::{Step, Trailer};
 
 #[derive(Default)]
 pub(super) struct EachSampleOnce {
     committed: Step,
-    validated: Option<Epoch>,
+    validated: Step,
     /// A state was loaded: committed steps may be made again.
     resumed: bool,
 }
@@ -45,27 +45,23 @@ impl Invariant for EachSampleOnce {
                 record.step, record.generation
             )),
             Fact::Validated(validation) => {
-                if validation.epoch != self.validated.map_or(Epoch(0), |epoch| Epoch(epoch.0 + 1)) {
-                    let (epoch, last) = (validation.epoch, self.validated);
-                    return Err(format!(
-                        "the validation of epoch {epoch} is recorded after that of {last:?}"
-                    ));
+                let (step, last) = (validation.step, self.validated);
+                // In order, and none is left out.
+                if last >= step || oracle.validated_by(Step(step.0 - 1)) != last {
+                    return Err(format!("the validation after step {step} is recorded after that of {last}"));
                 }
-                self.validated = Some(validation.epoch);
-                match oracle.validation(validation.epoch, validation.step) {
+                self.validated = step;
+                match oracle.validation(step) {
                     Some((trailer, counts))
                         if same(trailer, &validation.trailer) && *counts == validation.counts =>
                     {
                         Ok(())
                     }
-                    _ => Err(format!(
-                        "the validation of epoch {} is not that of a plain run",
-                        validation.epoch
-                    )),
+                    _ => Err(format!("the validation after step {step} is not that of a plain run")),
                 }
             }
             Fact::Ended(Outcome::Finished(_), _) if self.validated != oracle.last_validated() => {
-                Err(format!("the run ended with {:?} as its newest validation", self.validated))
+                Err(format!("the run ended with that of step {} as its newest validation", self.validated))
             }
             Fact::ResumePoint { generation, step, written, .. } if written < step => {
                 Err(format!("generation {generation} begins with step {step}, written down are {written}"))
@@ -93,7 +89,7 @@ mod tests {
     use super::super::testing::{first_bad, oracle};
     use super::*;
     use dtrain_protocol::StepRecord;
-    use dtrain_types::Generation;
+    use dtrain_types::{Epoch, Generation};
 
     #[test]
     fn a_step_that_is_doubled_skipped_or_fed_with_other_samples_is_found() {

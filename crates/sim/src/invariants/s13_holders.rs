@@ -1,5 +1,6 @@
 //! S13: what ranks hold of a state is what a plain run has there; no generation makes steps before every shard has a holder at its step, and two where
-//! there are two ranks; one, while others are to come back that there were before.
+//! there are two ranks; one, while others are to come back that there were before. And none is formed without somebody who alone has a shard, lives, can be
+//! heard and was not held to be lost: a host that leaves takes nothing with it.
 
 use crate::fact::{Fact, Invariant, Life};
 use crate::job::Oracle;
@@ -12,6 +13,12 @@ pub(super) struct HoldersAgree {
     held: BTreeMap<Generation, BTreeMap<Life, (Step, Holding)>>,
     /// Who ever was in a generation.
     known: BTreeSet<MemberId>,
+    /// The newest generation that was named, and the newest that made steps.
+    newest: Generation,
+    begun: Generation,
+    /// Who can be heard now, and who was held to be lost since a generation began.
+    heard: Vec<Life>,
+    lost: BTreeSet<MemberId>,
 }
 
 impl Invariant for HoldersAgree {
@@ -41,11 +48,42 @@ impl Invariant for HoldersAgree {
                 }
                 Ok(())
             }
-            Fact::Named(_, membership) => {
+            Fact::Named(generation, membership) => {
                 self.known.extend(membership.participants.iter().map(|participant| participant.member));
+                if *generation <= self.newest {
+                    return Ok(());
+                }
+                self.newest = *generation;
+                let (lost, heard) = (&self.lost, &self.heard);
+                let Some(held) = self.held.get(&self.begun) else { return Ok(()) };
+                let of = |life: &Life| held.get(life).map(|(_, holding)| holding);
+                let lives: Vec<Life> = membership
+                    .participants
+                    .iter()
+                    .map(|p| Life { member: p.member, incarnation: p.incarnation })
+                    .collect();
+                // Of whoever died in this moment nobody has heard.
+                let knows = lives.iter().all(|life| heard.contains(life));
+                let there = heard.iter().filter(|life| !lost.contains(&life.member));
+                let held_by_all = Holding::cover(there.filter_map(of));
+                match knows && held_by_all && !Holding::cover(lives.iter().filter_map(of)) {
+                    true => Err(format!(
+                        "generation {generation} is formed without somebody who alone holds a shard"
+                    )),
+                    false => Ok(()),
+                }
+            }
+            Fact::CanBeHeard(lives) => {
+                self.heard = lives.to_vec();
+                Ok(())
+            }
+            Fact::Lost(member, ..) => {
+                self.lost.insert(*member);
                 Ok(())
             }
             Fact::Begins(generation, step, unmirrored) => {
+                self.begun = *generation;
+                self.lost.clear();
                 let Some(lives) = self.held.get(generation) else { return Ok(()) };
                 let here = || lives.values().filter(|(at, _)| at == step).map(|(_, holding)| holding);
                 let lost = self.known.len().saturating_sub(here().count());
@@ -91,6 +129,11 @@ mod tests {
             holding,
             held,
         };
+        let known = |history: &[Fact<'_>]| {
+            let mut seen = HoldersAgree::default();
+            history.iter().for_each(|fact| drop(seen.see(fact, &oracle)));
+            seen
+        };
         let begins = Fact::Begins(Generation(3), Step(2), 0);
         let lazily = Fact::Begins(Generation(3), Step(2), 1);
         let first = |history: &[Fact<'_>]| first_bad(HoldersAgree::default(), &oracle, history);
@@ -118,6 +161,19 @@ mod tests {
             holding,
             held: &good,
         };
+        // Nobody who alone has a shard is left behind, but for one that is held to be lost.
+        let (part, rest) = (Holding::of([0..3, 3..5]), Holding::of([5..9, 9..SHARDS]));
+        let parts = [held(1, &part, &[]), held(2, &rest, &[]), Fact::Begins(Generation(3), Step(2), 0)];
+        let both = [life(1, 1), life(2, 1)];
+        let alone = Membership { participants: vec![participant(1)], unmirrored: 0 };
+        let next = [Fact::CanBeHeard(&both), Fact::Named(Generation(4), &alone)];
+        let left = |history: &[Fact<'_>]| {
+            first_bad(HoldersAgree { begun: Generation(3), ..known(history) }, &oracle, &next)
+        };
+        assert_eq!(
+            (left(&parts), left(&[&parts[..], &[Fact::Lost(MemberId(2), true, "")]].concat())),
+            (Some(1), None)
+        );
         let lazily = Fact::Begins(Generation(4), Step(2), 1);
         assert_eq!(first(&[&two[..], &[one(&all), lazily]].concat()), None);
         assert_eq!(first(&[&two[..], &[one(&some), lazily]].concat()), Some(4));

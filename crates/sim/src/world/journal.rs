@@ -36,7 +36,7 @@ impl World {
                     Some(_) => Judgement::Enough,
                     None => Judgement::GoOn,
                 };
-                Input::Judged(validation.epoch, judgement)
+                Input::Judged(validation.step, judgement)
             }
             Entry::Ending(_) => Input::Ending,
         };
@@ -60,7 +60,7 @@ impl World {
             }
             Entry::Validation(validation) => {
                 self.fact(&Fact::Validated(validation));
-                self.on_disk.validated = Some((validation.epoch, validation.step));
+                self.on_disk.validated = validation.step;
                 let last = validation.step.0 >= self.settings.steps;
                 let enough = last && self.settings.ends == EndsBy::Judgement;
                 self.on_disk.enough = enough.then_some(validation.step);

@@ -254,8 +254,8 @@ impl World {
                 }
                 MemberEffect::AskStop(_) if self.breaks(Sabotage::ForgottenStop) => {}
                 MemberEffect::AskStop(flag) => p.compute.ask_stop(flag),
-                MemberEffect::Validated(epoch, enough) => self.signal(p, now, |signals| {
-                    signals.validated = Some(epoch);
+                MemberEffect::Validated(step, enough) => self.signal(p, now, |signals| {
+                    signals.validated = step;
                     signals.enough = enough;
                 }),
                 MemberEffect::Pause => self.signal(p, now, |signals| signals.paused = true),

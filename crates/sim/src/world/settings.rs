@@ -3,7 +3,7 @@
 use crate::fault::Steps;
 use crate::world::Duration;
 use crate::{Faults, Job, Sabotage};
-use dtrain_protocol::{CheckpointEvery, Losses, Schedule, StartFrom, SupervisorConfig, Timeouts};
+use dtrain_protocol::{Every, Losses, Schedule, StartFrom, SupervisorConfig, Timeouts};
 use dtrain_types::{Generation, Instance, Reduce, Remirror, Seed, ShardLevel, Step};
 
 /// The knob of all timeouts.
@@ -24,6 +24,9 @@ const LEVELS: [ShardLevel; 3] = [ShardLevel::Optimizer, ShardLevel::Gradients, S
 
 /// How long the supervisor waits for those that are to come.
 pub(super) const JOIN: Duration = Duration::from_secs(10);
+
+/// How often a run validates that does so inside epochs: between two checkpoints, and at others. *Units*: steps.
+const OFTEN: u64 = 3;
 
 /// How the ranks reach one another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,7 +56,7 @@ impl DataPlane {
 pub enum EndsBy {
     /// Its schedule.
     Schedule,
-    /// A validation that is judged to be enough, with two more epochs in the schedule. The steps are whole epochs.
+    /// A validation that is judged to be enough, with two more epochs in the schedule. The last step validates.
     Judgement,
 }
 
@@ -74,6 +77,8 @@ pub struct Settings {
     pub remirror: Remirror,
     /// How many steps are made.
     pub steps: u64,
+    /// After how many of them the run validates, each time. None: after each epoch, or more often, as the seed says.
+    pub validates: Option<u64>,
     /// What ends the run behind them.
     pub ends: EndsBy,
     /// What goes wrong.
@@ -98,6 +103,7 @@ impl Settings {
             plane: DataPlane::Drawn,
             remirror: Remirror::Now,
             steps: 30,
+            validates: None,
             ends: EndsBy::Schedule,
             faults: Faults::all(),
             max_restarts: 100,
@@ -121,7 +127,10 @@ impl Settings {
         };
         let alone = self.plane == DataPlane::Drawn && self.seed.0 / 24 % 8 == 7;
         let begins_with = self.begins_with.or(Some(if alone { 1 } else { nodes }));
-        Self { plane, nodes, begins_with, remirror, ..self }
+        let often =
+            self.plane == DataPlane::Drawn && self.ends == EndsBy::Schedule && self.seed.0 / 192 % 4 == 3;
+        let validates = self.validates.or(often.then_some(OFTEN));
+        Self { plane, nodes, begins_with, remirror, validates, ..self }
     }
 }
 
@@ -137,11 +146,14 @@ pub(super) fn job(settings: &Settings) -> Job {
         DataPlane::Shards(_) => Job::with_odd_steps(settings.steps),
         DataPlane::Drawn | DataPlane::Links | DataPlane::Hosts => Job::new(settings.steps),
     };
+    if let Some(steps) = settings.validates {
+        job.schedule.validation = Every::Steps(steps);
+    }
     if settings.ends == EndsBy::Judgement {
-        let epoch = job.schedule.steps_per_epoch;
-        assert!(settings.steps.is_multiple_of(epoch), "only a whole epoch is judged");
+        let each = settings.validates.unwrap_or(job.schedule.steps_per_epoch);
+        assert!(settings.steps.is_multiple_of(each), "only what is validated is judged");
         // Where nothing but the end makes a checkpoint due.
-        job.schedule.checkpoint = CheckpointEvery::Steps(7);
+        job.schedule.checkpoint = Every::Steps(7);
     }
     job
 }

@@ -9,7 +9,7 @@ use crate::fact::Fact;
 use crate::sabotage::Sabotage;
 use crate::situation::Situation;
 use dtrain_protocol::{Ending, Outcome, StartFrom, Supervisor, SupervisorConfig, TakenOver};
-use dtrain_types::{Generation, Instance, NodeId};
+use dtrain_types::{Generation, Instance, NodeId, Step};
 use std::collections::BTreeSet;
 
 /// A host has called again within so long after somebody listens. *Units*: nanoseconds.
@@ -90,7 +90,7 @@ impl World {
         // A host that leaves may be the only one that it knows.
         self.excuses.drained |= self.hosts.iter().any(|host| host.leaves);
         let unread = self.breaks(Sabotage::UnreadValidation);
-        let validated = self.on_disk.validated.filter(|_| !unread);
+        let validated = if unread { Step(0) } else { self.on_disk.validated };
         let ending = self.on_disk.ending.filter(|_| !self.breaks(Sabotage::UnreadEnding));
         let unread = self.breaks(Sabotage::UnreadHosts);
         let nodes = if unread { BTreeSet::new() } else { self.let_in.clone() };

@@ -157,7 +157,7 @@ impl World {
                     self.enter_journal(Entry::Step(record));
                 }
                 SupervisorEffect::Validated(validation) => {
-                    self.mark(12, &[validation.epoch.0.into(), validation.trailer.loss.to_bits()]);
+                    self.mark(12, &[validation.step.0, validation.trailer.loss.to_bits()]);
                     self.enter_journal(Entry::Validation(validation));
                 }
                 SupervisorEffect::WriteEnding(ending) => {

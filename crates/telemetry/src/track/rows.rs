@@ -1,7 +1,9 @@
 //! Rows from the lines of `metrics.jsonl`, which another thread, or process, may be writing.
 
 use super::CurveRow;
-use crate::{Metric, Stamped};
+use crate::{EpochMetrics, Metric, Stamped};
+use dtrain_types::Step;
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
 use std::path::Path;
@@ -52,7 +54,7 @@ pub fn read(run: &Path, offset: u64) -> io::Result<Batch> {
 
 fn row(line: Stamped<Metric>) -> Option<CurveRow> {
     let time = line.time;
-    let (step, known, others): (_, Vec<(String, Option<f64>)>, _) = match line.event {
+    let (step, known, others): Known = match line.event {
         Metric::Step(step) => {
             let known = [
                 ("loss", Some(step.loss)),
@@ -62,18 +64,8 @@ fn row(line: Stamped<Metric>) -> Option<CurveRow> {
             ];
             (step.step, known.map(|(name, number)| (format!("train/{name}"), number)).into(), None)
         }
-        Metric::Epoch(epoch) => {
-            let known = [
-                ("train_loss", Some(epoch.train_loss)),
-                ("val_loss", epoch.val_loss),
-                ("val_accuracy", epoch.val_accuracy),
-                ("val_f1", epoch.val_f1),
-                ("val_rmse", epoch.val_rmse),
-                ("val_r2", epoch.val_r2),
-            ];
-            let known = known.map(|(name, number)| (format!("epoch/{name}"), number));
-            (epoch.step, known.into(), Some(epoch.others))
-        }
+        Metric::Epoch(epoch) => of_epoch(Some(epoch.train_loss), epoch),
+        Metric::Validation(epoch) => of_epoch(None, epoch),
         Metric::Gpu(gpu) => {
             let now = gpu.readings;
             let known = [
@@ -91,6 +83,22 @@ fn row(line: Stamped<Metric>) -> Option<CurveRow> {
     (!numbers.is_empty()).then_some(CurveRow { time, step: step.0, numbers })
 }
 
+/// What is known of an epoch that has ended; of one that was validated inside all but the loss of its steps, which have theirs.
+type Known = (Step, Vec<(String, Option<f64>)>, Option<BTreeMap<String, f64>>);
+
+fn of_epoch(train_loss: Option<f64>, epoch: EpochMetrics) -> Known {
+    let known = [
+        ("train_loss", train_loss),
+        ("val_loss", epoch.val_loss),
+        ("val_accuracy", epoch.val_accuracy),
+        ("val_f1", epoch.val_f1),
+        ("val_rmse", epoch.val_rmse),
+        ("val_r2", epoch.val_r2),
+    ];
+    let known = known.map(|(name, number)| (format!("epoch/{name}"), number));
+    (epoch.step, known.into(), Some(epoch.others))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -102,8 +110,9 @@ mod tests {
         assert_eq!(read(run.path(), 0).unwrap(), Batch::default());
         let step = "{\"time\":1.5,\"kind\":\"step\",\"step\":1,\"epoch\":0,\"loss\":null,\"samples\":8,\"learning_rate\":0.5}\n";
         let epoch = "{\"time\":2.0,\"kind\":\"epoch\",\"epoch\":0,\"step\":1,\"train_loss\":0.5,\"val_loss\":null,\"val_own\":2.0}\n";
+        let inside = epoch.replace("\"epoch\",", "\"validation\",");
         let gpu = "{\"time\":2.0,\"kind\":\"gpu\",\"gpu\":3,\"step\":1,\"memory_used\":7,\"utilisation\":50,\"temperature\":null,\"power\":null}\n";
-        let text = format!("{step}no json\n{epoch}{gpu}");
+        let text = format!("{step}no json\n{epoch}{inside}{gpu}");
         std::fs::write(&path, format!("{text}{{\"time\":3")).unwrap();
         let batch = read(run.path(), 0).unwrap();
         assert_eq!(batch.end, text.len() as u64);
@@ -111,7 +120,8 @@ mod tests {
         assert_eq!(names(&batch.rows[0]), ["train/loss", "train/learning_rate"]);
         assert!(batch.rows[0].numbers[0].1.is_nan() && batch.rows[0].time.0 == 1.5);
         assert_eq!(names(&batch.rows[1]), ["epoch/train_loss", "epoch/val_own"]);
-        assert_eq!(names(&batch.rows[2]), ["gpu3/utilisation", "gpu3/memory_used"]);
+        assert_eq!(names(&batch.rows[2]), ["epoch/val_own"], "the loss of the steps has a curve");
+        assert_eq!(names(&batch.rows[3]), ["gpu3/utilisation", "gpu3/memory_used"]);
         assert_eq!(read(run.path(), batch.end).unwrap().rows, []);
         assert!(read(run.path(), 1_000_000).unwrap_err().to_string().contains("less than"));
         let many = step.repeat(MOST_ROWS + 1);
