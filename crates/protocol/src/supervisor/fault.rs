@@ -70,8 +70,9 @@ impl Supervisor {
         if participates && self.phase != Phase::Join {
             self.trouble.lost(member, now);
         }
-        let after = if self.stays(self.slots[&member].node) { After::Restart } else { After::Nothing };
-        self.kill(now, member, after, effects);
+        let node = self.slots.get(&member).and_then(|slot| self.nodes.get(&slot.node));
+        let leaves = node.is_some_and(|view| view.leaving);
+        self.kill(now, member, if leaves { After::Nothing } else { After::Restart }, effects);
         if let Some(what) = poison {
             return self.lost(now, member, what, effects);
         }
