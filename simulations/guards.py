@@ -74,8 +74,8 @@ GUARDS = [
      "if open.shards.len() < world || !ready(id.step) {", "if open.shards.is_empty() || !ready(id.step) {"),
     ("a drain is forgotten with those that had it", SUPERVISOR + "forming.rs",
      "            self.progress.go_back(self.generation, from.step());\n", ""),
-    ("a drain waits for whoever holds steps that are in no checkpoint", SUPERVISOR + "mod.rs",
-     "self.phase == Phase::Join && !self.holds_unsaved()", "self.phase == Phase::Join"),
+    ("a drain waits for whoever holds steps that are in no checkpoint", SUPERVISOR + "holders.rs",
+     "        is_there && self.progress.committed() > saved", "        is_there && self.progress.committed() < saved"),
     ("who is asked to leave goes when others hold what it holds", SUPERVISOR + "departure.rs",
      "if self.is_held(able(Some(node))) || ", "if true || "),
     ("one host leaves after the other", SUPERVISOR + "departure.rs",
@@ -285,7 +285,7 @@ def run(command, **more):
 def tests_of(path):
     if path.startswith(OF_ROUNDS):
         return ROUNDS_TESTS
-    if os.path.basename(path) in ("holders.rs", "recovery.rs"):
+    if os.path.basename(path) in ("departure.rs", "holders.rs", "recovery.rs"):
         return STORIES
     return SHARED_TESTS if path == SHARED else PROTOCOL_TESTS
 
