@@ -200,7 +200,11 @@ pub(super) fn config(config: &Config) -> Result<(), ConfigError> {
     }
     for key in ["validation.every", "checkpoint.every", "schedule.every"] {
         if matches!(config.resolved.get(key), Some(Value::Length(Length::Epochs(0) | Length::Steps(0)))) {
-            problems.push(config.problem(key, "expected at least one, got 0").hint("write none for never"));
+            problems.push(
+                config
+                    .problem(key, "expected at least one, got 0")
+                    .hint("a length, such as \"1 epoch\" or \"200 steps\""),
+            );
         }
     }
     sharded(config, &mut problems);
