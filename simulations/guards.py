@@ -79,7 +79,7 @@ GUARDS = [
     ("who is asked to leave goes when others hold what it holds", SUPERVISOR + "departure.rs",
      "if self.is_held(able(Some(node))) || ", "if true || "),
     ("one host leaves after the other", SUPERVISOR + "departure.rs",
-     "May::GoLater if somebody_goes || !in_vain =>", "May::GoLater if false =>"),
+     "May::GoLater => !somebody_goes && kept_from.is_some_and(|kept| kept < generation)", "May::GoLater => true"),
     ("what a generation left behind is given up", SUPERVISOR + "forming.rs",
      "        self.checkpoints.leave_behind(self.generation);\n", ""),
     ("what was begun is settled before a run goes back", SUPERVISOR + "forming.rs",

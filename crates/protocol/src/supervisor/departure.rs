@@ -30,9 +30,8 @@ impl Supervisor {
         }
         // Whoever holds no rank may go at once.
         for member in self.members_of(node) {
-            let refused = self.slots[&member].life().is_some_and(|life| life.refused);
-            let starts = self.slots[&member].life().is_none();
-            if refused || starts || self.phase != Phase::Join && self.rank_of(member).is_none() {
+            let goes = self.slots[&member].life().is_none_or(|life| life.refused);
+            if goes || self.phase != Phase::Join && self.rank_of(member).is_none() {
                 self.kill(now, member, After::Nothing, effects);
             }
         }
@@ -62,19 +61,18 @@ impl Supervisor {
         leaving.sort_unstable();
         let (generation, mut somebody_goes) = (self.generation, false);
         for (_, node) in leaving {
-            let may = self.may_go(node);
-            let kept = self.nodes.get_mut(&node).map(|view| &mut view.kept_from);
-            // What a generation did not give to others, none does: each keeps one part alone.
-            let in_vain = kept.as_ref().is_some_and(|kept| kept.is_some_and(|kept| kept < generation));
-            match may {
-                May::GoBehindOthers => {}
-                May::GoLater if somebody_goes || !in_vain => {
-                    kept.into_iter().for_each(|kept| *kept = Some(generation));
-                }
-                May::Go | May::GoLater => {
-                    self.release(node);
-                    somebody_goes = true;
-                }
+            let kept_from = self.nodes[&node].kept_from;
+            let goes = match self.may_go(node) {
+                May::GoBehindOthers => continue,
+                May::Go => true,
+                // What a generation did not give to others, none does: each part is kept once.
+                May::GoLater => !somebody_goes && kept_from.is_some_and(|kept| kept < generation),
+            };
+            if goes {
+                self.release(node);
+                somebody_goes = true;
+            } else if let Some(view) = self.nodes.get_mut(&node) {
+                view.kept_from = Some(generation);
             }
         }
     }
