@@ -237,22 +237,14 @@ impl Plan {
     }
 
     fn steps(&self, length: Length) -> u64 {
-        match length {
-            Length::Epochs(epochs) => u64::from(epochs) * self.batches.steps_per_epoch(),
-            Length::Steps(steps) => steps,
-        }
+        length.in_steps(self.batches.steps_per_epoch())
     }
 
     /// Whether a checkpoint before the end holds a state that is validated; if there are none, or nothing is ever validated, so it is.
     #[must_use]
     pub fn marks_the_best(&self) -> bool {
-        let schedule = self.schedule();
-        let period = |every| match every {
-            Every::Steps(steps) => Some(steps),
-            Every::Epochs(epochs) => Some(epochs.saturating_mul(schedule.steps_per_epoch)),
-            Every::End | Every::Never => None,
-        };
-        let saves = period(schedule.checkpoint).filter(|steps| *steps < schedule.last.0);
+        let (schedule, every) = (self.schedule(), self.config.checkpoint.every);
+        let saves = every.map(|every| self.steps(every)).filter(|steps| *steps < schedule.last.0);
         let Some(saves) = saves.filter(|_| schedule.validation_micro_batches > 0) else { return true };
         let mut saved = (saves..schedule.last.0).step_by(usize::try_from(saves).unwrap_or(usize::MAX));
         saved.any(|step| schedule.validates(Step(step)))

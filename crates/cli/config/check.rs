@@ -477,10 +477,7 @@ impl Config {
         self.check_classes(data, &mut problems);
         self.check_images(data, &mut problems);
         let steps_per_epoch = data.samples.div_ceil(u64::from(self.batch.global)).max(1);
-        let steps = |length| match length {
-            Length::Epochs(epochs) => u64::from(epochs) * steps_per_epoch,
-            Length::Steps(steps) => steps,
-        };
+        let steps = |length: Length| length.in_steps(steps_per_epoch);
         let total = steps(self.length);
         // One epoch is the default: a run of a few steps, to try something out, ends inside of it and is no mistake.
         let given = self.schedule.warmup.filter(|warmup| *warmup != Length::Epochs(1));

@@ -16,6 +16,17 @@ pub enum Length {
     Steps(u64),
 }
 
+impl Length {
+    /// How many steps it is.
+    #[must_use]
+    pub fn in_steps(self, steps_per_epoch: u64) -> u64 {
+        match self {
+            Self::Epochs(epochs) => u64::from(epochs).saturating_mul(steps_per_epoch),
+            Self::Steps(steps) => steps,
+        }
+    }
+}
+
 impl fmt::Display for Length {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (count, unit) = match self {

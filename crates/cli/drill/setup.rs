@@ -110,10 +110,7 @@ impl Setup {
             _ => Duration::ZERO,
         };
         let steps_per_epoch = described.steps_per_epoch;
-        let in_steps = |length| match length {
-            Length::Epochs(epochs) => u64::from(epochs) * steps_per_epoch,
-            Length::Steps(steps) => steps,
-        };
+        let in_steps = |length: Length| length.in_steps(steps_per_epoch);
         let given = |key: &str| is_given(&arguments.settings.overrides, key);
         words.extend(["name=none".into(), "resume=never".into()]);
         let mut setup = Self {
@@ -184,11 +181,7 @@ impl Setup {
         self.choose_steps(stretch * (self.times + CALM_STRETCHES) + cut * self.times)?;
         self.words.push(format!("steps={}", self.steps).into());
         // The warm-up of a long training may be longer than a drill.
-        let warmup = match self.warmup {
-            Some(Length::Epochs(epochs)) => u64::from(epochs) * self.steps_per_epoch,
-            Some(Length::Steps(steps)) => steps,
-            None => 0,
-        };
+        let warmup = self.warmup.map_or(0, |warmup| warmup.in_steps(self.steps_per_epoch));
         if warmup > self.steps {
             self.words.push("schedule.warmup=none".into());
             self.notes.push(format!(

@@ -1,7 +1,7 @@
 //! The lines before the first step: what is trained on what, how a step is cut, and what is left unused.
 
 use super::numbers::{amount, bytes, duration, grouped};
-use crate::config::{Isolation, Length, Machine, Precision, Reduce, Wire};
+use crate::config::{Checkpoint, Isolation, Length, Machine, Precision, Reduce, Wire};
 use crate::gpus::Chosen;
 use crate::plan::Plan;
 use crate::request::Start;
@@ -72,11 +72,9 @@ pub fn banner(
         format!("{}  (micro x ranks x accumulation = global)", plan.config.batch.sentence(world.ranks)),
     );
     line("length", length(plan));
-    if plan.config.checkpoint.best.as_deref().is_some_and(|name| name != "train_loss")
-        && !plan.marks_the_best()
-    {
-        let every =
-            plan.config.checkpoint.every.map_or_else(|| "1 epoch".to_owned(), |every| every.to_string());
+    let Checkpoint { every, best, .. } = &plan.config.checkpoint;
+    let needs_validation = best.as_ref().is_some_and(|name| name != "train_loss");
+    if let Some(every) = every.filter(|_| needs_validation && !plan.marks_the_best()) {
         let words = "no checkpoint but the last is of a step that is validated";
         line("best", format!("{words}; validation.every=\"{every}\" would be each"));
     }
