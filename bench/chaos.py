@@ -27,7 +27,7 @@ import tempfile
 import time
 
 from disk import Disk
-from supervisor import Networks, processes
+from supervisor import Networks, kinds_in
 
 #: Steps of a run by its hosts: enough for the time in which things happen.
 STEPS = [20_000, 8_000, 4_000]
@@ -48,15 +48,8 @@ class Host:
     def there(self):
         """Its processes by what they are: the ranks, the keepers and the others."""
         found = {"rank": [], "keeper": [], "program": []}
-        for pid, (_, _, is_rank) in processes().items():
-            try:
-                if os.readlink(f"/proc/{pid}/cwd") != self.folder:
-                    continue
-                with open(f"/proc/{pid}/environ", "rb") as environment:
-                    keeps = b"\0DTRAIN_KEEPER=" in b"\0" + environment.read()
-            except OSError:
-                continue
-            found["rank" if is_rank else "keeper" if keeps else "program"].append(pid)
+        for pid, kind in kinds_in(self.folder).items():
+            found[kind].append(pid)
         return found
 
     def all(self):

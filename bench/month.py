@@ -16,31 +16,24 @@ import subprocess
 import tempfile
 import time
 
+from supervisor import kinds_in
+
 MODEL = "data=digits ranks=2 threads=1 model.kind=mlp model.hidden=[4] global_batch=2 micro_batch=1".split()
 
 
 def of(folder):
-    """The processes in this folder, by what they are: (resident MiB, threads, open files) of each."""
-    found = {}
-    for pid in filter(str.isdigit, os.listdir("/proc")):
-        try:
-            if os.readlink(f"/proc/{pid}/cwd") != folder:
-                continue
-            with open(f"/proc/{pid}/status") as lines:
-                status = {name: words for name, _, words in (line.partition(":") for line in lines)}
-            with open(f"/proc/{pid}/environ", "rb") as environment:
-                keeps = b"\0DTRAIN_KEEPER=" in b"\0" + environment.read()
-            kind = "keeper" if keeps else "rank" if status["Name"].strip() == "exe" else "supervisor"
-            kib = int(status["VmRSS"].split()[0])
-            numbers = (kib / 1024, int(status["Threads"]), len(os.listdir(f"/proc/{pid}/fd")))
-            found[int(pid)] = (kind, *numbers)
-        except (OSError, KeyError):
-            continue
-    return found
+    """The processes in this folder: what each is, its resident MiB, threads and open files."""
+    found = []
+    for pid, kind in kinds_in(folder).items():
+        with open(f"/proc/{pid}/status") as lines:
+            status = {name: words for name, _, words in (line.partition(":") for line in lines)}
+        mib = int(status["VmRSS"].split()[0]) / 1024
+        found.append((kind, mib, int(status["Threads"]), len(os.listdir(f"/proc/{pid}/fd"))))
+    return sorted(found)
 
 
 def show(steps, found):
-    for kind, mib, threads, files in sorted(found.values(), reverse=True):
+    for kind, mib, threads, files in found:
         print(f"| {steps:,} | {kind} | {mib:.1f} MiB | {threads} | {files} |".replace(",", " "), flush=True)
 
 
@@ -95,7 +88,7 @@ def train(args, folder):
     run.kill()
     run = start(args, folder, *longer)
     print(f"| the supervisor killed, to the next step | {first_step(run)[0]:.2f} s |", flush=True)
-    for pid in of(folder):
+    for pid in kinds_in(folder):
         os.kill(pid, signal.SIGKILL)
     run = start(args, folder, *longer)
     print(f"| everything killed, to the next step | {first_step(run)[0]:.2f} s |", flush=True)
@@ -106,4 +99,5 @@ def train(args, folder):
     timed(args, folder, "audit", "month")
 
 
-main()
+if __name__ == "__main__":
+    main()

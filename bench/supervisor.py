@@ -89,6 +89,21 @@ def processes():
     return found
 
 
+def kinds_in(folder):
+    """What each process in this folder is, by pid: "rank", "keeper" or "program"."""
+    found = {}
+    for pid, (_, _, is_rank) in processes().items():
+        try:
+            if os.readlink(f"/proc/{pid}/cwd") != folder:
+                continue
+            with open(f"/proc/{pid}/environ", "rb") as environment:
+                keeps = b"\0DTRAIN_KEEPER=" in b"\0" + environment.read()
+        except OSError:
+            continue
+        found[pid] = "rank" if is_rank else "keeper" if keeps else "program"
+    return found
+
+
 class Run:
     def __init__(self, arguments, folder, networks):
         self.arguments, self.folder, self.networks = arguments, folder, networks
