@@ -123,7 +123,7 @@ fn patience_counts_validations_inside_epochs() {
             .collect();
         let best = losses.iter().min_by(|a, b| a.1.total_cmp(&b.1)).unwrap().0;
         assert_eq!(last, best + 4 * 5, "four validations after the best");
-        assert!(why.contains(&format!("after step {best}")) || best % 23 == 0, "{why}");
+        assert!(why.contains(&format!("after step {best} is the best")), "{why}");
         ends.push((last, run.digest()));
     }
     assert_eq!(ends[0], ends[1]);

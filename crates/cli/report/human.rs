@@ -4,8 +4,8 @@ use super::Voice;
 use super::numbers::{bytes, duration, loss, measure, own_name, percent, rate};
 use console::style;
 use dtrain_protocol::Event;
-use dtrain_runtime::{EpochSeen, Observer, Quantity, StepSeen};
-use dtrain_telemetry::{GpuSample, GpuWatch};
+use dtrain_runtime::{Observer, Quantity, StepSeen};
+use dtrain_telemetry::{EpochMetrics, GpuSample, GpuWatch};
 use dtrain_types::{Epoch, MemberId, NodeId, Step, counted};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::collections::BTreeMap;
@@ -89,6 +89,12 @@ impl Human {
         }
     }
 
+    fn results(&self, place: &str, seen: &EpochMetrics, made: Progress) {
+        let Progress { samples, seconds } = made;
+        let took = duration(Duration::from_secs_f64(seconds.clamp(0.0, 1e9)));
+        self.say(&format!("{}  {took}  {}", results_line(place, seen), rate(samples, seconds)));
+    }
+
     fn warn(&self, text: &str) {
         self.say(&format!("{} {text}", style("warning:").for_stderr().yellow().bold()));
     }
@@ -109,15 +115,15 @@ fn gpu_words(sample: &GpuSample) -> String {
     }
 }
 
-/// `epoch  3/20  train 0.1234  val 0.0987  accuracy 97.2 %  F1 0.9713`, and `step  300/2000  ...` of an epoch that is validated inside.
-fn epoch_line(seen: &EpochSeen, epochs: u64, last: Step) -> String {
-    let (what, number, total) = match seen.ended {
-        true => ("epoch", u64::from(seen.epoch.0) + 1, epochs),
-        false => ("step", seen.step.0, last.0),
-    };
+/// `epoch  3/20`, as wide for each of them.
+fn place(what: &str, number: u64, total: u64) -> String {
     let total = total.to_string();
-    let mut line =
-        format!("  {what} {number:>width$}/{total}  train {}", loss(seen.train_loss), width = total.len());
+    format!("{what} {number:>width$}/{total}", width = total.len())
+}
+
+/// `epoch  3/20  train 0.1234  val 0.0987  accuracy 97.2 %  F1 0.9713`
+fn results_line(place: &str, seen: &EpochMetrics) -> String {
+    let mut line = format!("  {place}  train {}", loss(seen.train_loss));
     if let Some(val) = seen.val_loss {
         line += &format!("  val {}", loss(val));
     }
@@ -172,16 +178,14 @@ impl Observer for Human {
         }
     }
 
-    fn epoch(&mut self, seen: &EpochSeen) {
-        let begun = if seen.ended {
-            self.epochs_begun.remove(&seen.epoch)
-        } else {
-            self.epochs_begun.get(&seen.epoch).copied()
-        };
-        let Progress { samples, seconds } = begun.unwrap_or_default();
-        let line = epoch_line(seen, self.epochs, self.last_step);
-        let took = duration(Duration::from_secs_f64(seconds.clamp(0.0, 1e9)));
-        self.say(&format!("{line}  {took}  {}", rate(samples, seconds)));
+    fn epoch(&mut self, seen: &EpochMetrics) {
+        let made = self.epochs_begun.remove(&seen.epoch).unwrap_or_default();
+        self.results(&place("epoch", u64::from(seen.epoch.0) + 1, self.epochs), seen, made);
+    }
+
+    fn validation(&mut self, seen: &EpochMetrics) {
+        let made = self.epochs_begun.get(&seen.epoch).copied().unwrap_or_default();
+        self.results(&place("step", seen.step.0, self.last_step.0), seen, made);
     }
 
     fn event(&mut self, event: &Event) {
@@ -279,10 +283,9 @@ mod tests {
 
     #[test]
     fn an_epoch_is_one_line_with_what_is_known() {
-        let seen = EpochSeen {
+        let seen = EpochMetrics {
             epoch: Epoch(2),
             step: Step(69),
-            ended: true,
             train_loss: 0.123_44,
             val_loss: Some(0.0987),
             val_accuracy: Some(0.9722),
@@ -292,12 +295,17 @@ mod tests {
             others: BTreeMap::from([("val_recall".to_owned(), 0.5), ("val_f1[cat]".to_owned(), 0.25)]),
         };
         let all = "  epoch  3/20  train 0.1234  val 0.0987  accuracy 97.2 %  F1 0.9713  val_f1[cat] 0.2500";
-        assert_eq!(epoch_line(&seen, 20, Step(460)), all);
-        let inside = EpochSeen { ended: false, ..seen.clone() };
-        assert_eq!(epoch_line(&inside, 20, Step(460)), all.replace("epoch  3/20", "step  69/460"));
-        let blind =
-            EpochSeen { val_loss: None, val_accuracy: None, val_f1: None, others: BTreeMap::new(), ..seen };
-        assert_eq!(epoch_line(&blind, 5, Step(115)), "  epoch 3/5  train 0.1234");
+        assert_eq!(results_line(&place("epoch", 3, 20), &seen), all);
+        let inside = all.replace("epoch  3/20", "step  69/460");
+        assert_eq!(results_line(&place("step", 69, 460), &seen), inside);
+        let blind = EpochMetrics {
+            val_loss: None,
+            val_accuracy: None,
+            val_f1: None,
+            others: BTreeMap::new(),
+            ..seen
+        };
+        assert_eq!(results_line(&place("epoch", 3, 5), &blind), "  epoch 3/5  train 0.1234");
     }
 
     #[test]

@@ -1,7 +1,8 @@
 //! An observer that also hears what trackers have to say, on the thread that may show it.
 
 use dtrain_protocol::Event;
-use dtrain_runtime::{EpochSeen, Observer, StepSeen};
+use dtrain_runtime::{Observer, StepSeen};
+use dtrain_telemetry::EpochMetrics;
 use dtrain_telemetry::track::News;
 use dtrain_types::MemberId;
 
@@ -25,8 +26,12 @@ impl Observer for Relay {
         self.hear();
     }
 
-    fn epoch(&mut self, seen: &EpochSeen) {
+    fn epoch(&mut self, seen: &EpochMetrics) {
         self.inner.epoch(seen);
+    }
+
+    fn validation(&mut self, seen: &EpochMetrics) {
+        self.inner.validation(seen);
     }
 
     fn event(&mut self, event: &Event) {

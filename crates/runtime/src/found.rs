@@ -6,11 +6,12 @@
 
 use crate::ending_file::read_ending;
 use crate::hosts_file::read_hosts;
-use crate::observer::EpochSeen;
 use crate::patience::{Patience, Standing};
 use crate::ranges_file::{Ranges, read_ranges};
 use dtrain_protocol::{Ending, Schedule};
-use dtrain_types::{Epoch, NodeId, Step};
+use dtrain_telemetry::{EpochMetrics, Metric, Stamped};
+use dtrain_types::{NodeId, Step};
+use serde::de::DeserializeOwned;
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
@@ -28,7 +29,7 @@ pub struct Found {
     /// The newest step of `metrics.jsonl`.
     pub metrics: Step,
     /// The epochs and validations at the end of `metrics.jsonl`, by step.
-    pub epochs: BTreeMap<Step, EpochSeen>,
+    pub epochs: BTreeMap<Step, EpochMetrics>,
     /// Who computed which micro-batches in the newest generations.
     pub ranges: Ranges,
     /// Which hosts were let in.
@@ -44,18 +45,16 @@ impl Found {
     pub fn read(run_dir: &Path) -> io::Result<Self> {
         let (hosts, ranges, ending) = (read_hosts(run_dir), read_ranges(run_dir), read_ending(run_dir));
         let mut found = Self { hosts, ranges, ending, ..Self::default() };
-        for line in tail(&run_dir.join("events.jsonl"))? {
+        for line in tail::<Value>(&run_dir.join("events.jsonl"))? {
             if line.get("event").and_then(Value::as_str) == Some("step") {
-                found.events = found.events.max(step(&line));
+                found.events = found.events.max(Step(line.get("step").and_then(Value::as_u64).unwrap_or(0)));
             }
         }
-        for line in tail(&run_dir.join("metrics.jsonl"))? {
-            match line.get("kind").and_then(Value::as_str) {
-                Some("step") => found.metrics = found.metrics.max(step(&line)),
-                Some(kind @ ("epoch" | "validation")) => {
-                    found.epochs.insert(step(&line), epoch(&line, kind));
-                }
-                _ => {}
+        for line in tail::<Stamped<Metric>>(&run_dir.join("metrics.jsonl"))? {
+            match line.event {
+                Metric::Step(of) => found.metrics = found.metrics.max(of.step),
+                Metric::Epoch(of) | Metric::Validation(of) => drop(found.epochs.insert(of.step, of)),
+                Metric::Gpu(_) => {}
             }
         }
         Ok(found)
@@ -63,7 +62,7 @@ impl Found {
 
     /// The newest validation after a step up to this one.
     #[must_use]
-    pub fn newest_validation(&self, schedule: &Schedule, upto: Step) -> Option<(Step, &EpochSeen)> {
+    pub fn newest_validation(&self, schedule: &Schedule, upto: Step) -> Option<(Step, &EpochMetrics)> {
         let mut newest = self.epochs.range(..=upto).rev().map(|(step, seen)| (*step, seen));
         newest.find(|(step, _)| schedule.validates(*step))
     }
@@ -88,7 +87,7 @@ impl Found {
 }
 
 /// The whole lines at the end of a file, which may not be there.
-fn tail(path: &Path) -> io::Result<Vec<Value>> {
+fn tail<T: DeserializeOwned>(path: &Path) -> io::Result<Vec<T>> {
     let mut file = match File::open(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
         opened => opened?,
@@ -101,42 +100,10 @@ fn tail(path: &Path) -> io::Result<Vec<Value>> {
     Ok(bytes.split(|byte| *byte == b'\n').filter_map(|line| serde_json::from_slice(line).ok()).collect())
 }
 
-fn step(line: &Value) -> Step {
-    Step(line.get("step").and_then(Value::as_u64).unwrap_or(0))
-}
-
-fn epoch(line: &Value, kind: &str) -> EpochSeen {
-    const KNOWN: [&str; 10] = [
-        "time",
-        "kind",
-        "epoch",
-        "step",
-        "train_loss",
-        "val_loss",
-        "val_accuracy",
-        "val_f1",
-        "val_rmse",
-        "val_r2",
-    ];
-    let number = |name: &str| line.get(name).and_then(Value::as_f64);
-    let others = line.as_object().into_iter().flatten().filter(|(name, _)| !KNOWN.contains(&name.as_str()));
-    EpochSeen {
-        epoch: Epoch(line.get("epoch").and_then(Value::as_u64).unwrap_or(0) as u32),
-        step: step(line),
-        ended: kind == "epoch",
-        train_loss: number("train_loss").unwrap_or(f64::NAN),
-        val_loss: number("val_loss"),
-        val_accuracy: number("val_accuracy"),
-        val_f1: number("val_f1"),
-        val_rmse: number("val_rmse"),
-        val_r2: number("val_r2"),
-        others: others.filter_map(|(name, value)| Some((name.clone(), value.as_f64()?))).collect(),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use dtrain_types::Epoch;
 
     #[test]
     fn the_newest_whole_lines_are_found_and_a_torn_one_is_none() {

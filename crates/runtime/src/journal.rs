@@ -5,15 +5,15 @@
 //! people are told once, and the next checkpoint shows whether it is well again.
 
 use crate::found::Found;
-use crate::observer::{EpochSeen, Observer, StepSeen};
+use crate::observer::{Observer, StepSeen};
 use crate::patience::Standing;
 use crate::recipe::host_name;
 use crate::run_files::RunFiles;
 use dtrain_protocol::{
     CheckpointId, Ending, Event, Judgement, ManifestOrder, Outcome, StepRecord, Validation,
 };
-use dtrain_telemetry::RunEvent;
 use dtrain_telemetry::profile::Life;
+use dtrain_telemetry::{EpochMetrics, RunEvent};
 use dtrain_types::{Generation, Incarnation, MemberId, MicroRange, Step};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -131,7 +131,7 @@ pub struct RunFigures {
     /// Mean training loss of the newest whole epoch, or of what there is.
     pub train_loss: Option<f64>,
     /// The newest validation.
-    pub validation: Option<EpochSeen>,
+    pub validation: Option<EpochMetrics>,
     /// Why the run ended before its length, if it did.
     pub stopped: Option<Standing>,
     /// How many generations there were.
@@ -278,7 +278,7 @@ struct Writer {
     /// Of epochs up to a step that is not validated yet: a fast model is steps ahead of its validation.
     train_losses: BTreeMap<Step, Option<f64>>,
     /// Validations by step, for the manifests of the same steps: shards take their time.
-    seen: BTreeMap<Step, EpochSeen>,
+    seen: BTreeMap<Step, EpochMetrics>,
     /// How long the metric of the patience has not improved, by the step of each validation.
     standings: BTreeMap<Step, Standing>,
     /// Whether an epoch has ended: until then the loss of the run is that of the steps there are.
@@ -425,22 +425,12 @@ impl Writer {
             self.figures.train_loss = mean;
         }
         if ends_epoch && !validates {
-            self.epoch_seen(record, None);
+            self.epoch_seen(record.step, None);
         }
     }
 
     fn validated(&mut self, validation: &Validation) {
-        let record = StepRecord {
-            generation: Generation(self.figures.generations),
-            step: validation.step,
-            epoch: self.files.epoch_of(validation.step),
-            trailer: validation.trailer,
-            seconds: 0.0,
-            busy: 0.0,
-            lr: 0.0,
-            gradient_norm: 0.0,
-        };
-        self.epoch_seen(&record, Some(validation));
+        self.epoch_seen(validation.step, Some(validation));
         self.judge(validation);
     }
 
@@ -468,33 +458,31 @@ impl Writer {
         self.tell_supervisor(Written::Judged(validation.step, Judgement::Enough));
     }
 
-    fn epoch_seen(&mut self, record: &StepRecord, validation: Option<&Validation>) {
-        let scores = validation.map(|v| self.files.facts().scores(v)).unwrap_or_default();
-        let seen = EpochSeen {
-            epoch: record.epoch,
-            step: record.step,
-            ended: self.files.ends_epoch(record.step) || self.files.is_last(record.step),
-            train_loss: self.train_losses.remove(&record.step).flatten().unwrap_or(f64::NAN),
-            val_loss: scores.loss,
-            val_accuracy: scores.accuracy,
-            val_f1: scores.f1,
-            val_rmse: scores.rmse,
-            val_r2: scores.r2,
-            others: scores.others,
-        };
-        if self.files.ends_epoch(record.step) {
-            self.figures.epochs = u64::from(record.epoch.0) + 1;
+    /// `step` ends an epoch, or was validated inside one.
+    fn epoch_seen(&mut self, step: Step, validation: Option<&Validation>) {
+        let (epoch, ends_epoch) = (self.files.epoch_of(step), self.files.ends_epoch(step));
+        let train_loss = self.train_losses.remove(&step).flatten().unwrap_or(f64::NAN);
+        let scores = validation.map(|validation| self.files.facts().scores(validation)).unwrap_or_default();
+        let seen = EpochMetrics { epoch, step, train_loss, ..scores };
+        if ends_epoch {
+            self.figures.epochs = u64::from(epoch.0) + 1;
         }
         if validation.is_some() {
             self.figures.validation = Some(seen.clone());
         }
-        self.seen.insert(record.step, seen.clone());
+        if ends_epoch || self.files.is_last(step) {
+            let written = self.files.epoch(&seen);
+            self.tell(written);
+            self.observer.epoch(&seen);
+        } else {
+            let written = self.files.validation(&seen);
+            self.tell(written);
+            self.observer.validation(&seen);
+        }
+        self.seen.insert(step, seen);
         if self.seen.len() > MOST_KEPT {
             self.seen.pop_first();
         }
-        let written = self.files.epoch(&seen);
-        self.tell(written);
-        self.observer.epoch(&seen);
     }
 
     fn event(&mut self, event: &Event) {

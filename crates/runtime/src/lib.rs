@@ -74,7 +74,7 @@ pub use journal::{Conclusion, Journal, RunFigures};
 pub use keeper::{KeeperPlan, KeeperSetup, KeptName, MakeMemory, NAMED_IN, keep_if_asked};
 pub use metric::{EpochMetric, Measured, NotMeasured, Predicts, Quantity};
 pub use node::Isolation;
-pub use observer::{EpochSeen, Observer, StepSeen};
+pub use observer::{Observer, StepSeen};
 pub use outlives::Outlives;
 pub use patience::{Patience, Standing};
 pub use ranges_file::forget_ranges;

@@ -2,7 +2,7 @@
 //!
 //! It knows which numbers mean something for what is predicted. It does not know where they are written.
 
-use crate::observer::EpochSeen;
+use dtrain_telemetry::EpochMetrics;
 use std::fmt;
 
 dtrain_types::words!(
@@ -170,7 +170,7 @@ impl EpochMetric {
 
     /// The number of an epoch, negated where less is better; none if it was not measured.
     #[must_use]
-    pub fn score(&self, seen: &EpochSeen) -> Option<f64> {
+    pub fn score(&self, seen: &EpochMetrics) -> Option<f64> {
         let What::Quantity(quantity) = self.what else {
             return seen.others.get(&self.name).map(|number| self.signed(*number));
         };

@@ -4,7 +4,7 @@
 //! how a run ends.
 
 use crate::metric::EpochMetric;
-use crate::observer::EpochSeen;
+use dtrain_telemetry::EpochMetrics;
 use dtrain_types::{Epoch, Step};
 use serde::{Deserialize, Serialize};
 
@@ -28,9 +28,9 @@ pub struct Standing {
     pub best: f64,
     /// The epoch that had it.
     pub epoch: Epoch,
-    /// The step of it that had it, where it was validated inside.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub step: Option<Step>,
+    /// The step of it behind which it was validated; of checkpoints that do not say it, 0.
+    #[serde(default)]
+    pub step: Step,
     /// Validations without an improvement since then.
     pub stale: u32,
 }
@@ -38,21 +38,15 @@ pub struct Standing {
 impl Patience {
     /// What is known after `seen`. What is no number is no improvement.
     #[must_use]
-    pub fn after(&self, before: Option<&Standing>, seen: &EpochSeen) -> Option<Standing> {
+    pub fn after(&self, before: Option<&Standing>, seen: &EpochMetrics) -> Option<Standing> {
         let name = self.metric.to_string();
         let before = before.filter(|before| before.metric == name);
         let score = self.metric.score(seen).filter(|score| !score.is_nan());
         let best = before.map(|before| self.metric.number(before.best));
         match (score, before) {
             (Some(score), _) if best.is_none_or(|best| score > best + self.least) => {
-                let step = (!seen.ended).then_some(seen.step);
-                Some(Standing {
-                    metric: name,
-                    best: self.metric.number(score),
-                    epoch: seen.epoch,
-                    step,
-                    stale: 0,
-                })
+                let (best, epoch, step) = (self.metric.number(score), seen.epoch, seen.step);
+                Some(Standing { metric: name, best, epoch, step, stale: 0 })
             }
             (_, Some(before)) => Some(Standing { stale: before.stale + 1, ..before.clone() }),
             (_, None) => None,
@@ -78,11 +72,12 @@ impl std::fmt::Display for Standing {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let Self { metric, best, epoch, step, stale } = self;
         let times = dtrain_types::counted(*stale, "validation");
-        let place = match step {
-            Some(step) => format!("after step {step}"),
-            None => format!("in epoch {}", epoch.0 + 1),
-        };
-        write!(f, "{metric} has not improved for {times}: {best:.6} {place} is the best")
+        let epoch = epoch.0 + 1;
+        write!(f, "{metric} has not improved for {times}: {best:.6} in epoch {epoch}")?;
+        if *step > Step(0) {
+            write!(f, " after step {step}")?;
+        }
+        f.write_str(" is the best")
     }
 }
 
@@ -100,7 +95,8 @@ mod tests {
         let mut over = Vec::new();
         // 0.95 improves by too little, and what is not finite does not improve.
         for (epoch, val_loss) in (0..).zip([1.0, 0.95, 0.8, f64::NAN, 0.71]) {
-            let seen = EpochSeen { epoch: Epoch(epoch), val_loss: Some(val_loss), ..EpochSeen::default() };
+            let seen =
+                EpochMetrics { epoch: Epoch(epoch), val_loss: Some(val_loss), ..EpochMetrics::default() };
             standing = patience.after(standing.as_ref(), &seen);
             over.push(patience.is_over(standing.as_ref().unwrap()));
         }

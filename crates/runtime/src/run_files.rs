@@ -6,7 +6,7 @@
 use crate::ending_file::write_ending;
 use crate::found::Found;
 use crate::metric::{EpochMetric, Predicts};
-use crate::observer::{EpochSeen, StepSeen};
+use crate::observer::StepSeen;
 use crate::outlives::Outlives;
 use crate::patience::{Patience, Standing};
 use crate::ranges_file::RangesFile;
@@ -221,27 +221,18 @@ impl RunFiles {
         })
     }
 
-    /// Writes a finished epoch, or a validation inside one. *Errors*: as for a step.
-    pub fn epoch(&mut self, seen: &EpochSeen) -> Result<(), String> {
-        let metrics = EpochMetrics {
-            epoch: seen.epoch,
-            step: seen.step,
-            train_loss: seen.train_loss,
-            val_loss: seen.val_loss,
-            val_accuracy: seen.val_accuracy,
-            val_f1: seen.val_f1,
-            val_rmse: seen.val_rmse,
-            val_r2: seen.val_r2,
-            others: seen.others.clone(),
-        };
-        let now = UnixTime::now();
-        let (logged, metrics) = match seen.ended {
-            true => (self.log(&LogEvent::Epoch(metrics.clone())), self.metrics.epoch(now, &metrics)),
-            false => {
-                (self.log(&LogEvent::Validation(metrics.clone())), self.metrics.validation(now, &metrics))
-            }
-        };
-        logged.and(metrics.map_err(|error| error.to_string())).and(self.flush())
+    /// Writes a finished epoch. *Errors*: as for a step.
+    pub fn epoch(&mut self, seen: &EpochMetrics) -> Result<(), String> {
+        let logged = self.log(&LogEvent::Epoch(seen.clone()));
+        let metrics = self.metrics.epoch(UnixTime::now(), seen).map_err(|error| error.to_string());
+        logged.and(metrics).and(self.flush())
+    }
+
+    /// Writes one that was validated inside. *Errors*: as for a step.
+    pub fn validation(&mut self, seen: &EpochMetrics) -> Result<(), String> {
+        let logged = self.log(&LogEvent::Validation(seen.clone()));
+        let metrics = self.metrics.validation(UnixTime::now(), seen).map_err(|error| error.to_string());
+        logged.and(metrics).and(self.flush())
     }
 
     /// Writes what happened, where it has a line in the event log.
@@ -389,7 +380,7 @@ impl RunFiles {
     pub fn commit_checkpoint(
         &mut self,
         order: &ManifestOrder,
-        validation: Option<&EpochSeen>,
+        validation: Option<&EpochMetrics>,
         standing: Option<&Standing>,
     ) -> Result<Result<(), String>, String> {
         let begun = std::time::Instant::now();
@@ -430,7 +421,7 @@ impl RunFiles {
     fn mark_if_best(
         &mut self,
         id: CheckpointId,
-        validation: Option<&EpochSeen>,
+        validation: Option<&EpochMetrics>,
     ) -> (bool, Result<(), String>) {
         let score = validation.and_then(|seen| self.facts.best.as_ref()?.score(seen));
         if !score.is_some_and(|score| self.best_score.is_none_or(|before| score > before)) {
@@ -445,7 +436,7 @@ impl RunFiles {
         }
     }
 
-    fn manifest(&self, order: &ManifestOrder, validation: Option<&EpochSeen>, ledger: Digest) -> Manifest {
+    fn manifest(&self, order: &ManifestOrder, validation: Option<&EpochMetrics>, ledger: Digest) -> Manifest {
         let facts = &self.facts;
         let shards = order.shards.iter().map(|shard| ShardInfo {
             file: shard.name.clone(),
@@ -486,18 +477,9 @@ fn open_metrics(facts: &RunFacts) -> Result<Metrics, TelemetryError> {
     metrics.for_tensorboard(&facts.run_dir, UnixTime::now(), resume)
 }
 
-fn metrics_of(seen: &EpochSeen) -> serde_json::Map<String, serde_json::Value> {
-    let numbers = [
-        ("train_loss", Some(seen.train_loss)),
-        ("val_loss", seen.val_loss),
-        ("val_accuracy", seen.val_accuracy),
-        ("val_f1", seen.val_f1),
-        ("val_rmse", seen.val_rmse),
-        ("val_r2", seen.val_r2),
-    ];
-    let others = seen.others.iter().map(|(name, x)| (name.as_str(), Some(*x)));
-    let known = numbers.into_iter().chain(others);
-    known.filter_map(|(name, x)| x.map(|x| (name.to_owned(), serde_json::json!(x)))).collect()
+fn metrics_of(seen: &EpochMetrics) -> serde_json::Map<String, serde_json::Value> {
+    let all = std::iter::once(("train_loss", seen.train_loss)).chain(seen.results());
+    all.map(|(name, number)| (name.to_owned(), serde_json::json!(number))).collect()
 }
 
 fn best_so_far(store: &FileStore, best: Option<&EpochMetric>) -> Option<f64> {

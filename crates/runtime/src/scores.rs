@@ -5,26 +5,9 @@
 use crate::metric::{Predicts, Quantity};
 use crate::run_files::RunFacts;
 use dtrain_protocol::Validation;
-use dtrain_telemetry::{ClassCount, ClassTable};
+use dtrain_telemetry::{ClassCount, ClassTable, EpochMetrics};
 use dtrain_types::{ExactQuotient, ExactSum};
 use std::collections::BTreeMap;
-
-/// What a validation says in numbers.
-#[derive(Clone, Debug, Default)]
-pub struct Scores {
-    /// Mean loss.
-    pub loss: Option<f64>,
-    /// Share of right predictions.
-    pub accuracy: Option<f64>,
-    /// Macro F1.
-    pub f1: Option<f64>,
-    /// Root of the mean squared error, in the unit of the target.
-    pub rmse: Option<f64>,
-    /// Coefficient of determination.
-    pub r2: Option<f64>,
-    /// What only some runs measure, by name.
-    pub others: BTreeMap<String, f64>,
-}
 
 impl RunFacts {
     /// Share of right predictions, where there are classes.
@@ -34,9 +17,9 @@ impl RunFacts {
             .then(|| correct as f64 / predictions as f64)
     }
 
-    /// The numbers of a validation.
+    /// The numbers of a validation; what of its epoch it does not know itself, the loss of the steps, is left out.
     #[must_use]
-    pub fn scores(&self, validation: &Validation) -> Scores {
+    pub fn scores(&self, validation: &Validation) -> EpochMetrics {
         let trailer = &validation.trailer;
         let loss = (trailer.weight > 0.0).then(|| trailer.loss / trailer.weight);
         // Values have the sum of their absolute errors in this place.
@@ -79,8 +62,15 @@ impl RunFacts {
             }
             _ => (None, None),
         };
-        let accuracy = self.accuracy(trailer.correct, trailer.predictions);
-        Scores { loss, accuracy, f1: figures.macro_f1, rmse, r2, others }
+        EpochMetrics {
+            val_loss: loss,
+            val_accuracy: self.accuracy(trailer.correct, trailer.predictions),
+            val_f1: figures.macro_f1,
+            val_rmse: rmse,
+            val_r2: r2,
+            others,
+            ..EpochMetrics::default()
+        }
     }
 }
 

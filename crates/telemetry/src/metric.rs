@@ -86,3 +86,18 @@ pub struct EpochMetrics {
     #[serde(flatten, deserialize_with = "without_nulls")]
     pub others: BTreeMap<String, f64>,
 }
+
+impl EpochMetrics {
+    /// What its validation came to, by name, as far as it was measured.
+    pub fn results(&self) -> impl Iterator<Item = (&str, f64)> {
+        let known = [
+            ("val_loss", self.val_loss),
+            ("val_accuracy", self.val_accuracy),
+            ("val_f1", self.val_f1),
+            ("val_rmse", self.val_rmse),
+            ("val_r2", self.val_r2),
+        ];
+        let known = known.into_iter().filter_map(|(name, number)| Some((name, number?)));
+        known.chain(self.others.iter().map(|(name, number)| (name.as_str(), *number)))
+    }
+}

@@ -99,16 +99,8 @@ impl Metrics {
     }
 
     fn results(&mut self, now: UnixTime, of: &EpochMetrics) -> Result<(), TelemetryError> {
-        let points = [
-            ("epoch/val_loss", of.val_loss),
-            ("epoch/val_accuracy", of.val_accuracy),
-            ("epoch/val_f1", of.val_f1),
-            ("epoch/val_rmse", of.val_rmse),
-            ("epoch/val_r2", of.val_r2),
-        ];
-        self.points(now, of.step, &points)?;
-        for (name, number) in &of.others {
-            self.points(now, of.step, &[(&format!("epoch/{name}"), Some(*number))])?;
+        for (name, number) in of.results() {
+            self.points(now, of.step, &[(&format!("epoch/{name}"), Some(number))])?;
         }
         self.flush(now)
     }

@@ -217,22 +217,25 @@ impl Progress {
                 (self.newest.loss, self.newest.samples) = (*loss, *samples);
             }
             RunEvent::Epoch(of) => self.epoch(of),
-            RunEvent::Validation(of) => self.validation(of),
+            RunEvent::Validation(of) => self.came_to(of, Some(of.step)),
             _ => {}
         }
     }
 
     fn epoch(&mut self, of: &EpochMetrics) {
         self.epoch = Some(of.epoch);
-        let results = results(of);
         // Where validations come inside epochs, the end of one may have nothing to say in place of the newest.
-        if self.results_step.is_none() || results.keys().any(|name| name != "train_loss") {
-            (self.results, self.results_step) = (results, None);
+        if self.results_step.is_none() || of.results().next().is_some() {
+            self.came_to(of, None);
         }
     }
 
-    fn validation(&mut self, of: &EpochMetrics) {
-        (self.results, self.results_step) = (results(of), Some(of.step));
+    fn came_to(&mut self, of: &EpochMetrics, step: Option<Step>) {
+        let all = std::iter::once(("train_loss", of.train_loss)).chain(of.results());
+        // What is no number in JSON (a loss that was not finite) is no result.
+        let finite = all.filter(|(_, number)| number.is_finite());
+        self.results = finite.map(|(name, number)| (name.to_owned(), number)).collect();
+        self.results_step = step;
     }
 
     /// Takes a line of metrics into account.
@@ -241,7 +244,7 @@ impl Progress {
         match metric {
             Metric::Step(step) => self.step(step),
             Metric::Epoch(of) => self.epoch(of),
-            Metric::Validation(of) => self.validation(of),
+            Metric::Validation(of) => self.came_to(of, Some(of.step)),
             Metric::Gpu(gpu) => drop(self.gpus.insert(gpu.gpu, gpu.readings)),
         }
     }
@@ -270,21 +273,6 @@ impl Progress {
     pub fn at(&self) -> Step {
         self.newest.step
     }
-}
-
-/// What an epoch came to, by name. What is no number in JSON (a loss that was not finite) is no result.
-fn results(of: &EpochMetrics) -> BTreeMap<String, f64> {
-    let known = [
-        ("train_loss", Some(of.train_loss)),
-        ("val_loss", of.val_loss),
-        ("val_accuracy", of.val_accuracy),
-        ("val_f1", of.val_f1),
-        ("val_rmse", of.val_rmse),
-        ("val_r2", of.val_r2),
-    ];
-    let known = known.into_iter().filter_map(|(name, number)| Some((name.to_owned(), number?)));
-    let others = of.others.iter().map(|(name, number)| (name.clone(), *number));
-    known.chain(others).filter(|(_, number)| number.is_finite()).collect()
 }
 
 /// The progress of a run that this process leads: written by one thread, read by others.

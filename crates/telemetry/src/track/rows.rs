@@ -1,9 +1,7 @@
 //! Rows from the lines of `metrics.jsonl`, which another thread, or process, may be writing.
 
 use super::CurveRow;
-use crate::{EpochMetrics, Metric, Stamped};
-use dtrain_types::Step;
-use std::collections::BTreeMap;
+use crate::{Metric, Stamped};
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
 use std::path::Path;
@@ -53,8 +51,7 @@ pub fn read(run: &Path, offset: u64) -> io::Result<Batch> {
 }
 
 fn row(line: Stamped<Metric>) -> Option<CurveRow> {
-    let time = line.time;
-    let (step, known, others): Known = match line.event {
+    let (step, numbers) = match &line.event {
         Metric::Step(step) => {
             let known = [
                 ("loss", Some(step.loss)),
@@ -62,10 +59,14 @@ fn row(line: Stamped<Metric>) -> Option<CurveRow> {
                 ("gradient_norm", step.gradient_norm),
                 ("samples_per_second", step.samples_per_second),
             ];
-            (step.step, known.map(|(name, number)| (format!("train/{name}"), number)).into(), None)
+            (step.step, named("train", known.into_iter().filter_map(known_number)))
         }
-        Metric::Epoch(epoch) => of_epoch(Some(epoch.train_loss), epoch),
-        Metric::Validation(epoch) => of_epoch(None, epoch),
+        Metric::Epoch(epoch) => {
+            let train_loss = std::iter::once(("train_loss", epoch.train_loss));
+            (epoch.step, named("epoch", train_loss.chain(epoch.results())))
+        }
+        // The loss of its steps has a curve.
+        Metric::Validation(epoch) => (epoch.step, named("epoch", epoch.results())),
         Metric::Gpu(gpu) => {
             let now = gpu.readings;
             let known = [
@@ -74,29 +75,18 @@ fn row(line: Stamped<Metric>) -> Option<CurveRow> {
                 ("temperature", now.temperature.map(f64::from)),
                 ("power", now.power),
             ];
-            (gpu.step, known.map(|(name, number)| (format!("gpu{}/{name}", gpu.gpu), number)).into(), None)
+            (gpu.step, named(&format!("gpu{}", gpu.gpu), known.into_iter().filter_map(known_number)))
         }
     };
-    let others = others.into_iter().flatten().map(|(name, number)| (format!("epoch/{name}"), number));
-    let known = known.into_iter().filter_map(|(name, number)| Some((name, number?)));
-    let numbers: Vec<(String, f64)> = known.chain(others).collect();
-    (!numbers.is_empty()).then_some(CurveRow { time, step: step.0, numbers })
+    (!numbers.is_empty()).then_some(CurveRow { time: line.time, step: step.0, numbers })
 }
 
-/// What is known of an epoch that has ended; of one that was validated inside all but the loss of its steps, which have theirs.
-type Known = (Step, Vec<(String, Option<f64>)>, Option<BTreeMap<String, f64>>);
+fn known_number((name, number): (&'static str, Option<f64>)) -> Option<(&'static str, f64)> {
+    Some((name, number?))
+}
 
-fn of_epoch(train_loss: Option<f64>, epoch: EpochMetrics) -> Known {
-    let known = [
-        ("train_loss", train_loss),
-        ("val_loss", epoch.val_loss),
-        ("val_accuracy", epoch.val_accuracy),
-        ("val_f1", epoch.val_f1),
-        ("val_rmse", epoch.val_rmse),
-        ("val_r2", epoch.val_r2),
-    ];
-    let known = known.map(|(name, number)| (format!("epoch/{name}"), number));
-    (epoch.step, known.into(), Some(epoch.others))
+fn named<'a>(group: &str, numbers: impl Iterator<Item = (&'a str, f64)>) -> Vec<(String, f64)> {
+    numbers.map(|(name, number)| (format!("{group}/{name}"), number)).collect()
 }
 
 #[cfg(test)]
