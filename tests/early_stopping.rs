@@ -138,6 +138,17 @@ fn epochs_are_compared_by_any_metric_and_one_that_there_is_not_is_refused_with_a
     let steps_per_epoch = run.steps().len() as u64 / numbers.len() as u64;
     let at = marked["step"].as_u64().unwrap() / steps_per_epoch - 1;
     assert_eq!(numbers[at as usize], best, "{numbers:?}");
+    // What follows from the order of the samples, and `eval` says the same of the best.
+    let ranked =
+        train(path, &format!("{RUN} ranks=3 name=ranked checkpoint.best=val_auc stop.metric=val_ap[yes]"));
+    ranked.succeeded();
+    let of =
+        |name: &str| ranked.events("epoch").map(|epoch| epoch[name].as_f64().unwrap()).collect::<Vec<f64>>();
+    let (_, text) = output(path, "eval ranked --json");
+    let figures: serde_json::Value = serde_json::from_str(&text).unwrap();
+    assert_eq!(figures["auc"].as_f64().unwrap(), of("val_auc").into_iter().fold(0.0, f64::max));
+    let yes = figures["classes"].as_array().unwrap().iter().find(|class| class["class"] == "yes").unwrap();
+    assert!(of("val_ap[yes]").contains(&yes["average_precision"].as_f64().unwrap()), "{text}");
     let wrong = train(path, &format!("{RUN} name=b checkpoint.best=val_f1[maybe]"));
     wrong.ended_with(2);
     wrong.said("this run has no val_f1[maybe]");

@@ -172,6 +172,28 @@ fn classes_from_a_table_with_words_and_holes_and_their_figures_computed_again() 
         names.iter().map(|name| f1(name)).sum::<f64>() / 3.0
     ));
     assert!((figures["loss"].as_f64().unwrap() - loss / targets.len() as f64).abs() < 1e-5, "{figures}");
+    // Of all pairs of a sample of the class and another one, the share in which the first is the surer one.
+    let mut mean = 0.0;
+    for (class, name) in names.iter().enumerate() {
+        let (mut pairs, mut right) = (0.0, 0.0);
+        let rows = || targets.iter().enumerate();
+        for (one, _) in rows().filter(|(_, target)| *target == name) {
+            for (other, _) in rows().filter(|(_, target)| *target != name) {
+                let (one, other) = (shares[class][one], shares[class][other]);
+                pairs += 1.0;
+                right += if one == other { 0.5 } else { f64::from(u8::from(one > other)) };
+            }
+        }
+        let auc = figures["classes"][class]["auc"].as_f64().unwrap();
+        assert!((auc - right / pairs).abs() < 1e-3, "{name}: {auc}, by all pairs {}", right / pairs);
+        mean += auc / 3.0;
+    }
+    assert!(close(figures["auc"].as_f64().unwrap(), mean), "{figures}");
+    let classes = fs::read_to_string(path.join("runs/a/eval/test/classes.csv")).unwrap();
+    assert!(
+        classes.starts_with("class,precision,recall,f1,samples,auc,average_precision\ncat,"),
+        "{classes}"
+    );
     let matrix = fs::read_to_string(path.join("runs/a/eval/test/confusion.csv")).unwrap();
     let row =
         |target| names.iter().map(|called| count(target, *called).to_string()).collect::<Vec<_>>().join(",");

@@ -9,7 +9,17 @@ use std::path::Path;
 
 /// What was validated: its step, and each number.
 fn validated(events: &[Value]) -> Vec<String> {
-    let keys = ["epoch", "step", "val_loss", "val_accuracy", "val_f1", "val_precision", "val_recall"];
+    let keys = [
+        "epoch",
+        "step",
+        "val_loss",
+        "val_accuracy",
+        "val_f1",
+        "val_precision",
+        "val_recall",
+        "val_auc",
+        "val_ap",
+    ];
     let events = events.iter().filter(|event| !event["val_loss"].is_null());
     events.map(|event| keys.map(|key| event[key].to_string()).join(" ")).collect()
 }
@@ -127,6 +137,50 @@ fn patience_counts_validations_inside_epochs() {
         ends.push((last, run.digest()));
     }
     assert_eq!(ends[0], ends[1]);
+}
+
+#[test]
+fn a_part_of_what_is_held_out_is_the_same_part_on_any_ranks_and_moves_no_bit() {
+    let folder = folder();
+    let path = folder.path();
+    let model = "data=digits epochs=2 model.kind=mlp threads=1 validation.every=20~steps";
+    let plain = train(path, &format!("{model} ranks=1 name=plain"));
+    plain.succeeded();
+    plain.said("360 held out");
+    assert!(!plain.stderr.contains("validated on"), "{}", plain.stderr);
+    let mut all = Vec::new();
+    for (world, seed) in [("ranks=1", 7), ("ranks=2", 7), ("ranks=5 isolation=thread", 7), ("ranks=1", 8)] {
+        let name = format!("part-{}", all.len());
+        let run = train(path, &format!("{model} {world} seed={seed} name={name} validation.samples=50"));
+        run.succeeded();
+        run.said("360 held out (validated on 50)");
+        let lines = told(&path.join("runs").join(&name));
+        let accuracies: Vec<f64> = lines.iter().filter_map(|line| line["val_accuracy"].as_f64()).collect();
+        assert_eq!(accuracies.len(), 3);
+        for right in accuracies.iter().map(|accuracy| accuracy * 50.0) {
+            assert!((right - right.round()).abs() < 1e-9, "{right} of 50 are right");
+        }
+        if seed == 7 {
+            assert_eq!(run.digest(), plain.digest());
+            all.push(validated(&lines));
+        }
+    }
+    assert_ne!(all[0], validated(&told(&path.join("runs/plain"))));
+    all.dedup();
+    assert_eq!(all.len(), 1, "{all:?}");
+    // More than there are is all of them, and a run may go on with another number.
+    let more = train(path, &format!("{model} ranks=1 name=more validation.samples=1000"));
+    assert_eq!(more.summary()["val_loss"], plain.summary()["val_loss"]);
+    let on = train(path, "--resume part-0 epochs=3 validation.samples=all");
+    on.succeeded();
+    on.said("360 held out");
+    // What a trained model is measured on is all of it.
+    let (eval, words) = output(path, "eval part-1");
+    eval.succeeded();
+    assert!(words.contains("360"), "{words}");
+    refused(path, "train validation.samples=0", &["validation.samples", "at least 1"]);
+    refused(path, "train validation.samples=some", &["validation.samples", "all"]);
+    refused(path, "train limit_val_batches=5", &["validation.samples"]);
 }
 
 #[test]

@@ -20,13 +20,14 @@ use crate::error::CliError;
 use crate::external::{Agreement, Brought, Purpose, is_external};
 use crate::gpus::Chosen;
 use dtrain_data::{
-    ClassDistribution, EvaluationPlan, Feed, InputSpec, Opened, Preparation, SampleSpec, TargetSpec,
+    ClassDistribution, Dataset, EvaluationPlan, Feed, InputSpec, Opened, Preparation, SampleSpec, TargetSpec,
 };
 use dtrain_engine::cpu::{Cpu, CpuOptions, Isa};
 use dtrain_engine::{About, Decay, DecayGroup, EngineError, ModelReplica, Optimizer, Replica, Span};
 use dtrain_protocol::Every;
 use dtrain_runtime::{Measured, Predicts, ValidationSet};
 use dtrain_types::{BatchPlan, Fingerprint, Seed, Step};
+use std::sync::Arc;
 
 pub use of_program::ExternalBuilt;
 
@@ -36,6 +37,8 @@ pub struct Plan {
     pub config: Config,
     /// The data set.
     pub opened: Opened,
+    /// What is validated on: what it holds out, or a part of that.
+    validated: Option<Arc<dyn Dataset>>,
     /// What its samples look like.
     pub spec: SampleSpec,
     /// Which samples each step holds.
@@ -100,12 +103,17 @@ impl Plan {
             true => None,
             false => dtrain_data::class_distribution(opened.train.as_ref())?.map(named),
         };
+        let validated = match (opened.val.clone(), config.validation.samples) {
+            (Some(val), Some(samples)) => Some(dtrain_data::scattered_samples(val, samples)),
+            (val, _) => val,
+        };
         let plan = Self {
             config: config.clone(),
             spec,
             batches,
             classes,
             opened,
+            validated,
             brought,
             carried: None,
             offload: config.offload,
@@ -144,10 +152,10 @@ impl Plan {
         Ok(Feed::new(self.opened.train.clone(), self.batches, self.config.seed)?)
     }
 
-    /// The held-out samples, if there are any.
+    /// The samples that are validated on, if there are any.
     #[must_use]
     pub fn validation(&self) -> Option<ValidationSet> {
-        let dataset = self.opened.val.clone()?;
+        let dataset = self.validated.clone()?;
         let plan = EvaluationPlan::new(dataset.len(), self.config.batch.micro);
         Some(ValidationSet { dataset, plan })
     }
@@ -171,12 +179,12 @@ impl Plan {
         if self.external().is_some() {
             return Predicts::Counted;
         }
-        if self.spec.classes().is_some() {
+        if let Some(classes) = self.spec.classes() {
             let per_token = matches!(self.spec.target, TargetSpec::ClassPerToken { .. });
-            return if per_token { Predicts::Tokens } else { Predicts::Classes };
+            return if per_token { Predicts::Tokens } else { Predicts::Classes(classes as usize) };
         }
         let one = self.spec.target_width() == 1;
-        let Some(val) = self.opened.val.as_deref().filter(|_| one) else { return Predicts::Values };
+        let Some(val) = self.validated.as_deref().filter(|_| one) else { return Predicts::Values };
         let scale = self.opened.preparation.as_ref().and_then(|preparation| preparation.targets.as_ref());
         let unit = scale.map_or(1.0, |scale| scale.deviation[0]);
         // What cannot be read stops the run where it is read.
@@ -257,7 +265,7 @@ impl Plan {
             last: self.last_step(),
             steps_per_epoch: self.batches.steps_per_epoch(),
             checkpoint: every(self.config.checkpoint.every),
-            validation: every(self.config.validation),
+            validation: every(self.config.validation.every),
             validation_micro_batches: self.validation().map_or(0, |set| set.plan.micro_batches()),
             verify: self.config.world.verify.into(),
         }

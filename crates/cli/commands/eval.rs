@@ -14,7 +14,7 @@ use dtrain_data::{
     Source, TargetArray, TargetSpec, TextOptions, TokensOptions,
 };
 use dtrain_engine::device::LossSums;
-use dtrain_engine::{BatchView, EvaluationCounts, Inputs, Targets};
+use dtrain_engine::{Areas, BatchView, EvaluationCounts, Inputs, Targets};
 use dtrain_types::MicroBatch;
 use serde_json::json;
 use std::fmt::Write;
@@ -452,12 +452,14 @@ fn as_json(trained: &Trained, measured: &Measured<'_>) -> serde_json::Value {
             let names = names(&trained.preparation, figures);
             let classes = names.iter().enumerate().map(|(class, name)| {
                 let row = figures.row(class);
-                json!({"class": name, "precision": row.precision, "recall": row.recall, "f1": row.f1, "samples": row.samples})
+                let about = json!({"class": name, "precision": row.precision, "recall": row.recall, "f1": row.f1, "samples": row.samples});
+                merged(about, areas(row.areas))
             });
-            json!({
+            let all = json!({
                 "samples": figures.samples(), "loss": figures.loss(), "accuracy": figures.accuracy(),
                 "macro_f1": figures.macro_f1(), "classes": classes.collect::<Vec<_>>(),
-            })
+            });
+            merged(all, areas(figures.mean_areas()))
         }
         Figures::Values(figures) => {
             let rows = figures.rows();
@@ -475,6 +477,11 @@ fn as_json(trained: &Trained, measured: &Measured<'_>) -> serde_json::Value {
         }
     };
     merged(about, rest)
+}
+
+/// The areas under the curves of classes, where there are any.
+fn areas(of: Option<Areas>) -> serde_json::Value {
+    of.map_or_else(|| json!({}), |of| json!({"auc": of.roc, "average_precision": of.average_precision}))
 }
 
 fn merged(mut one: serde_json::Value, other: serde_json::Value) -> serde_json::Value {
@@ -505,9 +512,12 @@ fn shown(trained: &Trained, measured: &Measured<'_>, folder: &Path) -> String {
             let (accuracy, f1) = (percent(figures.accuracy()), figures.macro_f1());
             let _ = writeln!(
                 text,
-                "  {} accuracy {accuracy}, macro F1 {f1:.4}, loss {}",
+                "  {} accuracy {accuracy}, macro F1 {f1:.4}, loss {}{}",
                 bold("result"),
-                loss(figures.loss())
+                loss(figures.loss()),
+                figures.mean_areas().map_or(String::new(), |areas| {
+                    format!(", AUC {:.4}, average precision {:.4}", areas.roc, areas.average_precision)
+                })
             );
             text += &class_table(figures, &names(&trained.preparation, figures));
         }

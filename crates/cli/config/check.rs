@@ -417,8 +417,8 @@ fn metrics(config: &Config, problems: &mut Vec<Problem>) {
             let hint = match values {
                 true => "write val_loss, val_rmse, val_mae, val_r2 or train_loss",
                 false => {
-                    "write val_accuracy, val_f1, val_precision, val_recall, one of these with [CLASS], val_loss, train_loss or \
-                     val_perplexity"
+                    "write val_accuracy, val_f1, val_precision, val_recall, val_auc, val_ap, one of these with [CLASS], val_loss, \
+                     train_loss or val_perplexity"
                 }
             };
             problems.push(config.problem(key, message).hint(hint));

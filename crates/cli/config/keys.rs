@@ -91,7 +91,7 @@ const RECURRENT: &[&str] = &["lstm", "gru"];
 const AUGMENT: Type = Type::Either(&[NONE, Type::List(&Type::Text)]);
 const AUGMENT_HELP: &str = "none, or a list of flip | shift | \"shift:2\" | \"crop:24\" | \"resized-crop:24\" | rand-augment, \"rand-augment:N,M\" | jitter, \"jitter:B,C,S\" | erase | mixup, \"mixup:A\" | cutmix, \"cutmix:A\"; training images only, all frames of a clip alike";
 const BACKEND_HELP: &str = "what carries gradients: host (shared memory, encrypted links) | nccl (from GPU to GPU, one rank each) | auto: nccl where ranks have GPUs of their own on one host and a test of it has passed, else host";
-const BEST_HELP: &str = "which result marks the best: none | val_loss | train_loss; of classes val_accuracy, val_f1, val_precision, val_recall and that of one, as val_f1[CLASS]; of tokens val_perplexity; of a regression val_rmse, val_mae, val_r2";
+const BEST_HELP: &str = "which result marks the best: none | val_loss | train_loss; of classes val_accuracy, val_f1, val_precision, val_recall, val_auc, val_ap and that of one, as val_f1[CLASS]; of tokens val_perplexity; of a regression val_rmse, val_mae, val_r2";
 const MODEL_KIND_HELP: &str =
     "which model; csv, npy: cnn or cnn3d where a sample has the shape of an image or a volume";
 const LOSS_KIND_HELP: &str = "cross_entropy | mse | torch (what a Python program says)";
@@ -375,6 +375,8 @@ pub static KEYS: &[Key] = &[
     Key::new("schedule.factor", Type::Number(&POSITIVE), "0.1", Bits, "what it is multiplied by").when("schedule.kind", &["step"]),
     // Validation.
     Key::new("validation.every", LENGTH_OR_NONE, "1 epoch", Free, "\"1 epoch\", \"500 steps\", none; the end is always validated"),
+    Key::new("validation.samples", Type::Either(&[Type::Choice(&["all"]), COUNT]), "all", Free,
+        "on how many of the samples that are held out: all, or so many from all over, the same each time; `dtrain eval` takes all"),
     // Checkpoints.
     Key::new("checkpoint.every", LENGTH_OR_NONE, "1 epoch", Free, "\"1 epoch\", \"200 steps\", none; one is always written at the end"),
     Key::new("checkpoint.keep", COUNT, "3", Free, "how many of the newest stay, besides the best"),

@@ -43,7 +43,7 @@ pub use on_gpus::{ON_GPUS, OnGpus, PassesBy};
 pub use origin::{Origin, Source};
 pub use parts::{
     Checkpoint, ClassWeights, EarlyStop, HostCount, Loss, Optimizer, Redundancy, Resume, Rule, Schedule,
-    Shape, World,
+    Shape, Validation, World,
 };
 pub use resume::Resumed;
 pub use value::{Length, Value};
@@ -108,8 +108,8 @@ pub struct Config {
     pub optimizer: Optimizer,
     /// The learning rate over time.
     pub schedule: Schedule,
-    /// How often to validate; `None` is at the end only.
-    pub validation: Option<Length>,
+    /// When to validate, and on how much.
+    pub validation: Validation,
     /// When to save.
     pub checkpoint: Checkpoint,
     /// When to end before the length, if ever.
@@ -152,7 +152,7 @@ impl Config {
             loss: Loss::from_resolved(r),
             optimizer: Optimizer::from_resolved(r),
             schedule: Schedule::from_resolved(r),
-            validation: r.length("validation.every"),
+            validation: Validation::from_resolved(r),
             checkpoint: Checkpoint::from_resolved(r),
             stop: EarlyStop::from_resolved(r),
             world: World::from_resolved(r),

@@ -329,6 +329,21 @@ impl Schedule {
     }
 }
 
+/// When to validate, and on how much.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Validation {
+    /// How often; `None` is at the end only.
+    pub every: Option<Length>,
+    /// On how many of the samples that are held out; `None` is on all.
+    pub samples: Option<u64>,
+}
+
+impl Validation {
+    pub(super) fn from_resolved(r: &Resolved) -> Self {
+        Self { every: r.length("validation.every"), samples: r.int("validation.samples") }
+    }
+}
+
 /// When to save, and what to keep.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Checkpoint {

@@ -122,7 +122,7 @@ impl Setup {
             join_timeout: config.world.join_timeout,
             cut,
             exact: config.reduce == Reduce::Exact,
-            validation_every: config.validation.map(in_steps).filter(|_| described.held_out > 0),
+            validation_every: config.validation.every.map(in_steps).filter(|_| described.held_out > 0),
             steps: 0,
             checkpoint_every: config.checkpoint.every.map(in_steps),
             // Parameters, and two moments for each.

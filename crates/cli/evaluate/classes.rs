@@ -1,6 +1,7 @@
 //! Figures of predicted classes.
 
 use crate::predict::{greatest, probabilities};
+use dtrain_engine::{Areas, Ranking};
 use dtrain_telemetry::{ClassCount, ClassTable};
 
 /// Adds up predictions of classes.
@@ -12,6 +13,8 @@ pub struct ClassFigures {
     loss: f64,
     samples: u64,
     shares: Vec<f64>,
+    /// The order of the samples; none of many classes.
+    ranking: Option<Ranking>,
 }
 
 /// What is known of one class. *Units*: shares.
@@ -27,13 +30,22 @@ pub struct ClassRow {
     pub samples: u64,
     /// How many were called so.
     pub called: u64,
+    /// The areas under its curves, where there are any.
+    pub areas: Option<Areas>,
 }
 
 impl ClassFigures {
     /// Nothing yet of so many classes.
     #[must_use]
     pub fn new(classes: usize) -> Self {
-        Self { classes, confusion: vec![0; classes * classes], loss: 0.0, samples: 0, shares: Vec::new() }
+        Self {
+            classes,
+            confusion: vec![0; classes * classes],
+            loss: 0.0,
+            samples: 0,
+            shares: Vec::new(),
+            ranking: Ranking::new(classes),
+        }
     }
 
     /// Adds a sample of class `target`. *Panics* if there is no such class.
@@ -42,6 +54,9 @@ impl ClassFigures {
         probabilities(outputs, &mut self.shares);
         self.loss -= self.shares[target].max(f64::MIN_POSITIVE).ln();
         self.confusion[target * self.classes + greatest(outputs)] += 1;
+        if let Some(ranking) = &mut self.ranking {
+            ranking.note(&[target as u32], outputs);
+        }
         self.samples += 1;
     }
 
@@ -81,9 +96,15 @@ impl ClassFigures {
         self.table().figures().macro_f1.unwrap_or(0.0)
     }
 
+    /// The mean areas under the curves of the classes, as training reports them; none of many classes, or where all samples are of one.
+    #[must_use]
+    pub fn mean_areas(&self) -> Option<Areas> {
+        self.ranking.as_ref()?.means()
+    }
+
     fn table(&self) -> ClassTable {
         let count = |class| {
-            let ClassRow { samples, called, .. } = self.row(class);
+            let (samples, called) = self.calls(class);
             let right = self.count(class, class);
             ClassCount {
                 true_positives: right,
@@ -94,17 +115,23 @@ impl ClassFigures {
         ClassTable((0..self.classes).map(count).collect())
     }
 
+    /// How many samples are of a class, and how many were called so.
+    fn calls(&self, class: usize) -> (u64, u64) {
+        let all = 0..self.classes;
+        let samples = all.clone().map(|called| self.count(class, called)).sum();
+        (samples, all.map(|target| self.count(target, class)).sum())
+    }
+
     /// The figures of a class.
     #[must_use]
     pub fn row(&self, class: usize) -> ClassRow {
-        let all = 0..self.classes;
-        let samples: u64 = all.clone().map(|called| self.count(class, called)).sum();
-        let called: u64 = all.map(|target| self.count(target, class)).sum();
+        let (samples, called) = self.calls(class);
         let right = self.count(class, class) as f64;
         let share = |of: u64| if of > 0 { right / of as f64 } else { 0.0 };
         let (precision, recall) = (share(called), share(samples));
         let f1 = if right > 0.0 { 2.0 * right / (samples + called) as f64 } else { 0.0 };
-        ClassRow { precision, recall, f1, samples, called }
+        let areas = self.ranking.as_ref().and_then(|ranking| ranking.areas(class));
+        ClassRow { precision, recall, f1, samples, called, areas }
     }
 }
 
@@ -131,5 +158,7 @@ mod tests {
         let right = -(e / (e + 2.0)).ln();
         let wrong = -(1.0 / (e + 2.0)).ln();
         assert!((figures.loss() - (3.0 * right + wrong) / 4.0).abs() < 1e-6);
+        // Of class 0, two of three are surer of it than the one of class 1, and the third is as sure as that.
+        assert_eq!((rows[0].areas.unwrap().roc, rows[2].areas), (2.5 / 3.0, None));
     }
 }

@@ -23,11 +23,16 @@ pub fn confusion_csv(figures: &ClassFigures, names: &[String]) -> String {
 /// The figures of each class.
 #[must_use]
 pub fn classes_csv(figures: &ClassFigures, names: &[String]) -> String {
-    let mut text = "class,precision,recall,f1,samples\n".to_owned();
+    let mut text = "class,precision,recall,f1,samples,auc,average_precision\n".to_owned();
     for (class, name) in names.iter().enumerate() {
         let row = figures.row(class);
         let _ =
-            writeln!(text, "{},{},{},{},{}", csv_field(name), row.precision, row.recall, row.f1, row.samples);
+            write!(text, "{},{},{},{},{}", csv_field(name), row.precision, row.recall, row.f1, row.samples);
+        // A class without them, or many classes: nothing stands between the commas.
+        let area = |number: Option<f64>| number.map_or(String::new(), |number| number.to_string());
+        let (roc, precision) =
+            (row.areas.map(|areas| areas.roc), row.areas.map(|areas| areas.average_precision));
+        let _ = writeln!(text, ",{},{}", area(roc), area(precision));
     }
     text
 }

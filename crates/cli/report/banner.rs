@@ -147,6 +147,9 @@ fn data(plan: &Plan) -> String {
     };
     let samples = amount(plan.batches.samples(), "training sample");
     let mut text = format!("{}: {samples}, {} held out", plan.kind(), grouped(held_out));
+    if let Some(set) = plan.validation().filter(|set| set.dataset.len() < held_out) {
+        text += &format!(" (validated on {})", grouped(set.dataset.len()));
+    }
     if plan.external().is_none() {
         text += &format!(", {input}");
     }

@@ -465,6 +465,13 @@ fn threads_meet_at_barriers_only_and_ask_for_whole_sectors() {
 #[test]
 fn threads_over_halves_meet_at_barriers_only_and_ask_for_whole_sectors() {
     if has_turn(10) {
-        watch(&[HALVES, ATTENTION_BF16, PRODUCTS_BF16, STORED_BF16, &[product_half::large_tn::<Bf16>]]);
+        watch(&[HALVES, ATTENTION_BF16, STORED_BF16]);
+    }
+}
+
+#[test]
+fn threads_over_products_of_halves_meet_at_barriers_only_and_ask_for_whole_sectors() {
+    if has_turn(8) {
+        watch(&[PRODUCTS_BF16, &[product_half::large_tn::<Bf16>]]);
     }
 }

@@ -32,6 +32,7 @@ mod picture_tables;
 mod preparation;
 mod recordings;
 mod rows;
+mod scattered;
 mod shards;
 mod source;
 mod split;
@@ -72,6 +73,7 @@ pub use preparation::{ColumnUse, LeftOut, Preparation, Role, TargetScale, Unseen
 pub use recordings::{
     HarInputs, RecordingError, RecordingGroup, WindowFiles, WindowForm, WindowSpot, WindowsOptions,
 };
+pub use scattered::scattered_samples;
 pub use shards::{ShardsError, ShardsOptions};
 pub use source::{Source, open};
 pub use split::{HeldOut, ValSplit};

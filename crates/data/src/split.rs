@@ -5,6 +5,7 @@
 use crate::DataError;
 use crate::groups::{Groups, HeldOutGroups};
 use dtrain_types::{Epoch, Permutation, Seed};
+use std::ops::Range;
 
 /// Seeds the choice of scattered rows; any fixed number does.
 const SPLIT_SEED: Seed = Seed(0x5350_4C49_5453_5054);
@@ -71,6 +72,14 @@ pub(crate) fn held_out_count(fraction: f64, rows: u64) -> Result<u64, DataError>
     }
 }
 
+/// Those of `rows` rows that are at some places of the one order that scatters them, ascending.
+pub(crate) fn scattered(rows: u64, places: Range<u64>) -> Vec<u64> {
+    let order = Permutation::new(SPLIT_SEED, Epoch(0), rows);
+    let mut rows: Vec<u64> = places.map(|place| order.sample(place)).collect();
+    rows.sort_unstable();
+    rows
+}
+
 impl ValSplit {
     /// Cuts `rows` rows into a training part and, if asked for, a validation part; each in the order of the file.
     pub(crate) fn cut(&self, rows: u64) -> Result<(Selection, Option<Selection>), DataError> {
@@ -88,13 +97,8 @@ impl ValSplit {
                 (Selection::Range { first: 0, len: kept }, Some(Selection::Range { first: kept, len: held }))
             }
             HeldOut::Scattered => {
-                let order = Permutation::new(SPLIT_SEED, Epoch(0), rows);
-                let sorted = |places: std::ops::Range<u64>| {
-                    let mut rows: Vec<u64> = places.map(|place| order.sample(place)).collect();
-                    rows.sort_unstable();
-                    Selection::Listed(rows)
-                };
-                (sorted(0..kept), Some(sorted(kept..rows)))
+                let part = |places| Selection::Listed(scattered(rows, places));
+                (part(0..kept), Some(part(kept..rows)))
             }
         })
     }

@@ -4,7 +4,7 @@ mod support;
 
 use dtrain_data::{
     Batch, DataError, Dataset, DigitsOptions, EvaluationPlan, Feed, InputSpec, Loader, LoaderPlan,
-    SampleSlot, SampleSpec, Source, TargetSpec, open,
+    SampleSlot, SampleSpec, Source, TargetSpec, open, scattered_samples,
 };
 use dtrain_types::{BatchPlan, Key, MicroBatch, MicroRange, Seed, Step};
 use std::collections::BTreeMap;
@@ -381,6 +381,37 @@ fn an_evaluation_reads_every_sample_once_in_order_and_the_last_micro_batch_is_sh
     assert_eq!(rows, [4, 4, 3]);
     assert_eq!(seen, (0..11).collect::<Vec<_>>());
     assert_eq!(EvaluationPlan::new(0, 4).micro_batches(), 0);
+}
+
+#[test]
+fn some_samples_are_from_all_over_and_the_same_ones_each_time() {
+    let whole = || Arc::new(Numbers::new(1_000)) as Arc<dyn Dataset>;
+    let read = |dataset: &dyn Dataset| {
+        let plan = EvaluationPlan::new(dataset.len(), 7);
+        let mut batch = plan.batch(dataset);
+        let mut seen = Vec::new();
+        for micro_batch in 0..plan.micro_batches() {
+            plan.read(dataset, MicroBatch(micro_batch), &mut batch).unwrap();
+            seen.extend_from_slice(batch.targets().u32());
+        }
+        seen
+    };
+    let some = scattered_samples(whole(), 100);
+    assert_eq!((some.len(), some.spec()), (100, whole().spec()));
+    let samples = read(some.as_ref());
+    assert!(samples.is_sorted_by(|a, b| a < b), "each once, in their order: {samples:?}");
+    assert_eq!(read(scattered_samples(whole(), 100).as_ref()), samples);
+    // Whatever repeats in the file does not decide which are chosen: of every ten consecutive ones, and of every last digit, there are some.
+    for digit in 0..10 {
+        assert!((4..=20).contains(&samples.iter().filter(|sample| *sample % 10 == digit).count()));
+        assert!((4..=20).contains(&samples.iter().filter(|sample| *sample / 100 == digit).count()));
+    }
+    // More of them are the same ones and others.
+    let more = read(scattered_samples(whole(), 150).as_ref());
+    assert!(samples.iter().all(|sample| more.contains(sample)));
+    for all in [1_000, 2_000] {
+        assert_eq!(read(scattered_samples(whole(), all).as_ref()).len(), 1_000);
+    }
 }
 
 #[test]

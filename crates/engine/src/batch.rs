@@ -3,6 +3,7 @@
 //! This file does not know where samples come from, nor which ones a micro-batch holds.
 
 use crate::device::LossSums;
+use crate::ranking::Ranking;
 use dtrain_types::{ExactQuotient, ExactSum, MicroBatch, Trailer};
 
 /// The inputs of a micro-batch, row after row.
@@ -76,6 +77,8 @@ pub struct EvaluationCounts {
     pub false_negative: Vec<u64>,
     /// The sum of absolute errors, where values are predicted.
     pub absolute_errors: ExactSum,
+    /// The order of the samples by their outputs, where it is asked for.
+    pub ranking: Option<Ranking>,
     /// Metrics of a program's own.
     pub own: Vec<ExactQuotient>,
 }
@@ -90,8 +93,15 @@ impl EvaluationCounts {
             false_positive: zero(),
             false_negative: zero(),
             absolute_errors: ExactSum::default(),
+            ranking: None,
             own: Vec::new(),
         }
+    }
+
+    /// With the order of the samples, where there are as many classes as are ranked.
+    #[must_use]
+    pub fn with_ranking(self) -> Self {
+        Self { ranking: Ranking::new(self.classes()), ..self }
     }
 
     /// With room for so many metrics of a program's own.

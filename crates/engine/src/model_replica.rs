@@ -232,6 +232,9 @@ impl<D: HostDevice> ModelReplica<D> {
                 let best = &mut self.best[..shape.rows];
                 device.arg_max(shape, outputs, best);
                 counts.note_all(classes, best, shape.width);
+                if let Some(ranking) = &mut counts.ranking {
+                    ranking.note(classes, outputs);
+                }
             }
             Targets::Values(targets) => counts.note_errors(targets, outputs),
             Targets::Mixed(_) => unreachable!("the targets were checked"),

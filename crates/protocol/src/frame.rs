@@ -10,7 +10,7 @@
 /// The first bytes of a frame.
 const MAGIC: [u8; 4] = *b"DTRN";
 /// The version of frames and messages. Both ends must have the same.
-pub const VERSION: u16 = 13;
+pub const VERSION: u16 = 14;
 /// Bytes before the payload.
 pub const HEADER_BYTES: usize = 16;
 /// The most bytes of a payload; a longer one is refused before anything is allocated for it.

@@ -24,7 +24,7 @@ use crate::shards::Shards;
 use crate::shared_state;
 use dtrain_checkpoint::TensorSpec;
 use dtrain_collective::{Assignment, Backend, Op, Sequence};
-use dtrain_data::{Loader, LoaderPlan};
+use dtrain_data::{Loader, LoaderPlan, TargetSpec};
 use dtrain_engine::device::LossSums;
 use dtrain_engine::{BatchFigures, EngineError, EvaluationCounts, StepOutcome, UpdateInfo};
 use dtrain_protocol::{
@@ -522,8 +522,12 @@ impl Work<'_> {
         let count = set.plan.micro_batches();
         let ranges = cut_evenly(count, self.plane.membership.world().0);
         let range = ranges[self.plane.membership.rank.index()];
-        let classes = set.dataset.spec().classes().map_or(0, |classes| classes as usize);
+        let spec = set.dataset.spec();
+        let classes = spec.classes().map_or(0, |classes| classes as usize);
         let mut counts = EvaluationCounts::new(classes).with_own(parts.replica.about().own_metrics);
+        if matches!(spec.target, TargetSpec::Class { .. }) {
+            counts = counts.with_ranking();
+        }
         let mut batch = set.plan.batch(set.dataset.as_ref());
         let mut sums = Vec::new();
         let gathers = parts.replica.gathering().is_some();

@@ -1,6 +1,6 @@
 //! Between the words of the data, those of the engine and those of a step: batches on their way in, figures on their way out.
 
-use dtrain_engine::{BatchFigures, BatchView, EvaluationCounts, Inputs, Targets};
+use dtrain_engine::{BatchFigures, BatchView, EvaluationCounts, Inputs, Ranking, Targets};
 use dtrain_rounds::in_tree_order;
 use dtrain_types::{ExactQuotient, MicroBatch, Trailer};
 
@@ -27,7 +27,7 @@ pub fn lend(batch: &dtrain_data::Batch) -> BatchView<'_> {
     }
 }
 
-/// The counts of all classes as one list; where values are predicted, the sum of absolute errors; of a program with metrics of its own,
+/// The counts of all classes as one list, and the order of their samples behind them; where values are predicted, the sum of absolute errors; of a program with metrics of its own,
 /// those.
 pub fn flatten(counts: &EvaluationCounts) -> Vec<u64> {
     if !counts.own.is_empty() {
@@ -36,9 +36,6 @@ pub fn flatten(counts: &EvaluationCounts) -> Vec<u64> {
     if counts.classes() == 0 {
         return counts.absolute_errors.words();
     }
-    [&counts.true_positive, &counts.false_positive, &counts.false_negative]
-        .into_iter()
-        .flatten()
-        .copied()
-        .collect()
+    let order = counts.ranking.as_ref().map_or(&[][..], Ranking::words);
+    [&counts.true_positive, &counts.false_positive, &counts.false_negative, order].concat()
 }

@@ -2,6 +2,7 @@
 //!
 //! It knows which numbers mean something for what is predicted. It does not know where they are written.
 
+use dtrain_engine::Ranking;
 use dtrain_telemetry::EpochMetrics;
 use std::fmt;
 
@@ -16,6 +17,10 @@ dtrain_types::words!(
         Precision = "val_precision",
         /// Macro recall, or that of a class.
         Recall = "val_recall",
+        /// Area under the receiver operating characteristic: the mean over classes, or that of a class.
+        Auc = "val_auc",
+        /// Average precision, the area under precision over recall: the mean over classes, or that of a class.
+        AveragePrecision = "val_ap",
         /// Mean loss over the validation set.
         Loss = "val_loss",
         /// How many tokens a token could as well have been.
@@ -51,7 +56,12 @@ impl Quantity {
     }
 
     fn is_of_each_class(self) -> bool {
-        matches!(self, Self::F1 | Self::Precision | Self::Recall)
+        matches!(self, Self::F1 | Self::Precision | Self::Recall) || self.is_of_an_order()
+    }
+
+    /// Whether it follows from the order of the samples by their outputs.
+    fn is_of_an_order(self) -> bool {
+        matches!(self, Self::Auc | Self::AveragePrecision)
     }
 
     fn is_better_below(self) -> bool {
@@ -60,8 +70,11 @@ impl Quantity {
 
     fn is_had_by(self, measured: &Measured<'_>) -> bool {
         match measured.predicts {
-            Predicts::Classes => !self.is_of_values() && self != Self::Perplexity,
-            Predicts::Tokens => !self.is_of_values(),
+            Predicts::Classes(classes) => {
+                let is_ranked = Ranking::len_of(classes) > 0;
+                !self.is_of_values() && self != Self::Perplexity && (is_ranked || !self.is_of_an_order())
+            }
+            Predicts::Tokens => !self.is_of_values() && !self.is_of_an_order(),
             Predicts::Value { .. } => !self.is_of_classes(),
             Predicts::Values => !self.is_of_classes() && !self.is_of_values(),
             Predicts::Counted => matches!(self, Self::Accuracy | Self::Loss | Self::TrainLoss),
@@ -72,8 +85,8 @@ impl Quantity {
 /// What a model predicts.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Predicts {
-    /// Classes: accuracy and F1 mean something.
-    Classes,
+    /// One of so many classes: accuracy and F1 mean something.
+    Classes(usize),
     /// The next token: perplexity, too.
     Tokens,
     /// A number, in a unit of its own.
@@ -242,7 +255,7 @@ mod tests {
     #[test]
     fn a_metric_is_found_by_its_name_and_class_or_refused_with_all_that_there_are() {
         let names = ["cat".to_owned(), "dog".to_owned()];
-        let measured = Measured { predicts: Predicts::Classes, class_names: &names, classes: 2, own: &[] };
+        let measured = Measured { predicts: Predicts::Classes(2), class_names: &names, classes: 2, own: &[] };
         let by_name = EpochMetric::find("val_f1[dog]", &measured).unwrap();
         assert_eq!(by_name.of_class(), Some((Quantity::F1, 1)));
         assert_eq!(
@@ -256,6 +269,10 @@ mod tests {
         let value = Predicts::Value { unit: 2.0, variance: 1.0 };
         let numbers = Measured { predicts: value, class_names: &[], classes: 0, own: &[] };
         assert!(EpochMetric::find("val_mae", &numbers).unwrap().number(-3.0) == 3.0);
+        assert!(EpochMetric::find("val_auc[dog]", &measured).is_ok());
+        let many =
+            Measured { predicts: Predicts::Classes(1_000), class_names: &[], classes: 1_000, own: &[] };
+        assert!(EpochMetric::find("val_f1", &many).is_ok() && EpochMetric::find("val_auc", &many).is_err());
         let tokens = Measured { predicts: Predicts::Tokens, class_names: &[], classes: 256, own: &[] };
         assert!(EpochMetric::find("val_perplexity", &tokens).is_ok());
     }

@@ -88,7 +88,7 @@ mod tests {
 
     #[test]
     fn patience_ends_after_so_many_validations_without_an_improvement() {
-        let measured = Measured { predicts: Predicts::Classes, class_names: &[], classes: 3, own: &[] };
+        let measured = Measured { predicts: Predicts::Classes(3), class_names: &[], classes: 3, own: &[] };
         let metric = EpochMetric::find("val_loss", &measured).unwrap();
         let patience = Patience { metric, epochs: 2, least: 0.1 };
         let mut standing = None;

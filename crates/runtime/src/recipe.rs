@@ -19,7 +19,7 @@ pub trait Recipe: Send + Sync {
     fn rank(&self, setup: &RankSetup, member: MemberId, arena: Option<OwnedFd>) -> Result<RankParts, String>;
 }
 
-/// The validation set and how it is cut.
+/// What is validated on, and how it is cut.
 #[derive(Clone)]
 pub struct ValidationSet {
     /// The samples.

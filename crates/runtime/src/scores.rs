@@ -4,6 +4,7 @@
 
 use crate::metric::{Predicts, Quantity};
 use crate::run_files::RunFacts;
+use dtrain_engine::Ranking;
 use dtrain_protocol::Validation;
 use dtrain_telemetry::{ClassCount, ClassTable, EpochMetrics};
 use dtrain_types::{ExactQuotient, ExactSum};
@@ -13,7 +14,8 @@ impl RunFacts {
     /// Share of right predictions, where there are classes.
     #[must_use]
     pub fn accuracy(&self, correct: u64, predictions: u64) -> Option<f64> {
-        (matches!(self.predicts, Predicts::Classes | Predicts::Tokens | Predicts::Counted) && predictions > 0)
+        (matches!(self.predicts, Predicts::Classes(_) | Predicts::Tokens | Predicts::Counted)
+            && predictions > 0)
             .then(|| correct as f64 / predictions as f64)
     }
 
@@ -23,8 +25,16 @@ impl RunFacts {
         let trailer = &validation.trailer;
         let loss = (trailer.weight > 0.0).then(|| trailer.loss / trailer.weight);
         // Values have the sum of their absolute errors in this place.
-        let classifies = matches!(self.predicts, Predicts::Classes | Predicts::Tokens);
-        let table = class_counts(if classifies { &validation.counts } else { &[] });
+        let classes = match self.predicts {
+            Predicts::Classes(_) | Predicts::Tokens => &validation.counts[..],
+            Predicts::Value { .. } | Predicts::Values | Predicts::Counted => &[],
+        };
+        let order = match self.predicts {
+            Predicts::Classes(classes) => Ranking::len_of(classes),
+            _ => 0,
+        };
+        let (classes, order) = classes.split_at(classes.len().saturating_sub(order));
+        let (table, ranking) = (class_counts(classes), Ranking::from_words(order));
         let figures = table.figures();
         let mut others = BTreeMap::new();
         let mut note = |name: &str, number: Option<f64>| {
@@ -32,6 +42,9 @@ impl RunFacts {
         };
         note(Quantity::Precision.name(), figures.macro_precision);
         note(Quantity::Recall.name(), figures.macro_recall);
+        let areas = ranking.as_ref().and_then(Ranking::means);
+        note(Quantity::Auc.name(), areas.map(|areas| areas.roc));
+        note(Quantity::AveragePrecision.name(), areas.map(|areas| areas.average_precision));
         if self.predicts == Predicts::Tokens {
             note(Quantity::Perplexity.name(), loss.map(f64::exp));
         }
@@ -42,13 +55,16 @@ impl RunFacts {
         for metric in asked {
             let Some((quantity, class)) = metric.of_class() else { continue };
             let count = table.0.get(class);
+            let areas = || ranking.as_ref()?.areas(class);
             note(
                 &metric.to_string(),
-                count.map(|count| match quantity {
-                    Quantity::Precision => count.precision(),
-                    Quantity::Recall => count.recall(),
-                    _ => count.f1(),
-                }),
+                match quantity {
+                    Quantity::Precision => count.map(ClassCount::precision),
+                    Quantity::Recall => count.map(ClassCount::recall),
+                    Quantity::Auc => areas().map(|areas| areas.roc),
+                    Quantity::AveragePrecision => areas().map(|areas| areas.average_precision),
+                    _ => count.map(ClassCount::f1),
+                },
             );
         }
         if let Predicts::Value { unit, .. } = self.predicts {

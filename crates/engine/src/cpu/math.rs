@@ -12,7 +12,7 @@ pub(super) const LANES: usize = 16;
 ///
 /// *Source*: S. Moshier's Cephes, `expf`: `x = n ln 2 + r`, a polynomial in `r`, and `n` added to the exponent.
 #[inline(always)]
-pub(super) fn exp(x: f32) -> f32 {
+pub(crate) fn exp(x: f32) -> f32 {
     let low = if x < LEAST { 0.0 } else { exp_in_range(x) };
     // Bits that are added to those of a NaN may make a number of it, so it does not go that way.
     if x <= 88.7 { low } else { x + f32::INFINITY }

@@ -24,6 +24,7 @@ use crate::device::{ChannelNorm, Conv3dShape, NORM_BLOCK, Pool2d};
 use crate::host_device::HostDevice;
 
 pub use isa::{Isa, IsaError};
+pub(crate) use math::exp;
 use pool::{CHUNK, Cut};
 pub use pool::{Pool, PoolError};
 use std::ops::Range;

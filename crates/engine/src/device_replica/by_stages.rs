@@ -116,18 +116,23 @@ impl<D: OwnMemory> MakesPasses<D> for ByStages<D> {
         let targets = feeds.targets(device, &batch.targets)?;
         let outputs = device.activations(D::look(memory), model.outputs_len(batch.rows));
         let sums = device.sums(model.loss.of(device, shape, Outputs::Kept(outputs), targets, 1.0.into()));
+        let home = || {
+            let mut home = vec![0.0; model.outputs_len(batch.rows)];
+            device.fetch_activations(memory, &mut home)?;
+            model.close_ranks(&mut home);
+            home.truncate(shape.rows * shape.width);
+            Ok::<_, EngineError>(home)
+        };
         match batch.targets {
             Targets::Classes(classes) => {
                 let best = &mut best[..shape.rows];
                 device.arg_max(shape, outputs, best);
                 counts.note_all(classes, best, shape.width);
+                if let Some(ranking) = &mut counts.ranking {
+                    ranking.note(classes, &home()?);
+                }
             }
-            Targets::Values(targets) => {
-                let mut home = vec![0.0; model.outputs_len(batch.rows)];
-                device.fetch_activations(memory, &mut home)?;
-                model.close_ranks(&mut home);
-                counts.note_errors(targets, &home[..shape.rows * shape.width]);
-            }
+            Targets::Values(targets) => counts.note_errors(targets, &home()?),
             Targets::Mixed(_) => unreachable!("the targets were checked"),
         }
         Ok(sums)

@@ -117,10 +117,11 @@ fn it_makes_the_steps_of_a_replica_in_the_host_s_memory_bit_for_bit() {
             assert!(sums[0].iter().zip(&sums[1]).all(|(a, b)| a.to_bits() == b.to_bits()));
         }
         assert_eq!((far.applied(), state_digest(&mut far)), (Step(3), host.state().state_digest()));
-        let counts = || EvaluationCounts::new(10);
+        let counts = || EvaluationCounts::new(10).with_ranking();
         let (mut ours, mut theirs) = (counts(), counts());
         assert_eq!(far.evaluate(&batch, &mut ours), host.evaluate(&batch, &mut theirs));
         assert_eq!(ours, theirs);
+        assert!(ours.ranking.is_some_and(|ranking| ranking.means().is_some()));
         let mut outputs = [vec![0.0; targets * 10], vec![1.0; targets * 10]];
         far.predict(ROWS, batch.inputs, &mut outputs[0]).expect("it fits");
         host.predict(ROWS, batch.inputs, &mut outputs[1]).expect("it fits");
