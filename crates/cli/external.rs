@@ -6,7 +6,7 @@
 use crate::config::{Config, Precision};
 use crate::own::Own;
 use dtrain_data::Opened;
-use dtrain_engine::{ExternalModel, ExternalTensor, ProgramOnDevice};
+use dtrain_engine::{ExternalModel, ExternalTensor, OwnMetric, ProgramOnDevice};
 use dtrain_runtime::Program;
 use dtrain_types::{Fingerprint, Seed};
 use serde::{Deserialize, Serialize};
@@ -34,8 +34,8 @@ pub trait ExternalProgram: Sync {
     /// *Errors*: a data set that cannot be trained on, in the program's own words.
     fn data(&self) -> Result<Opened, String>;
 
-    /// The names of its metrics, beside loss and accuracy.
-    fn metrics(&self) -> Vec<String>;
+    /// Its metrics by their names, beside loss and accuracy.
+    fn metrics(&self) -> Vec<(String, OwnMetric)>;
 
     /// Makes its model, and tells all of it.
     ///

@@ -23,7 +23,9 @@ use dtrain_data::{
     ClassDistribution, Dataset, EvaluationPlan, Feed, InputSpec, Opened, Preparation, SampleSpec, TargetSpec,
 };
 use dtrain_engine::cpu::{Cpu, CpuOptions, Isa};
-use dtrain_engine::{About, Decay, DecayGroup, EngineError, ModelReplica, Optimizer, Replica, Span};
+use dtrain_engine::{
+    About, Decay, DecayGroup, EngineError, ModelReplica, Optimizer, OwnMetric, Replica, Span,
+};
 use dtrain_protocol::Every;
 use dtrain_runtime::{Measured, Predicts, ValidationSet};
 use dtrain_types::{BatchPlan, Fingerprint, Seed, Step};
@@ -192,11 +194,11 @@ impl Plan {
         Predicts::Value { unit, variance }
     }
 
-    /// The metrics of the program's own, if another program makes the passes.
+    /// The metrics of the program's own, by the names of their results, if another program makes the passes.
     #[must_use]
-    pub fn own_metrics(&self) -> Vec<String> {
-        let of_program = self.external().map(|program| program.metrics());
-        of_program.unwrap_or_default().into_iter().map(|name| format!("val_{name}")).collect()
+    pub fn own_metrics(&self) -> Vec<(String, OwnMetric)> {
+        let of_program = self.external().map(|program| program.metrics()).unwrap_or_default();
+        of_program.into_iter().map(|(name, metric)| (format!("val_{name}"), metric)).collect()
     }
 
     /// The metrics that the configuration names.
@@ -206,7 +208,8 @@ impl Plan {
         let classes = self.spec.classes().map_or(0, |classes| classes as usize);
         let class_names = self.opened.class_names.as_slice();
         let held_out = self.opened.val.as_ref().map_or(0, |val| val.len());
-        let measured = Measured { predicts: self.predicts(), class_names, classes, own: &self.own_metrics() };
+        let own: Vec<String> = self.own_metrics().into_iter().map(|(name, _)| name).collect();
+        let measured = Measured { predicts: self.predicts(), class_names, classes, own: &own };
         Ok(self.config.metrics(&measured, held_out)?)
     }
 

@@ -592,7 +592,8 @@ fn next_generations(
 
 /// What the metrics of a program's own came to.
 fn own_results(plan: &Plan, number: impl Fn(&str) -> Option<f64>) -> BTreeMap<String, f64> {
-    plan.own_metrics().into_iter().filter_map(|name| number(&name).map(|number| (name, number))).collect()
+    let names = plan.own_metrics().into_iter().map(|(name, _)| name);
+    names.filter_map(|name| number(&name).map(|number| (name, number))).collect()
 }
 
 #[cfg(test)]

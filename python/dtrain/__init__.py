@@ -19,6 +19,7 @@ Nothing of PyTorch is imported before it is needed.
 from __future__ import annotations
 
 from ._checkpoints import load
+from ._curves import average_precision, roc_auc
 from ._optimizers import SGD, AdamW, Lion, Muon, Optimizer, torch_optimizer
 from ._steps import Micro, Step, steps
 from ._train import Result, train
@@ -30,4 +31,4 @@ try:
 except ImportError:  # the sources, without the extension module
     __version__ = "0.0.0"
 
-__all__ = ["SGD", "AdamW", "Lion", "Micro", "Muon", "Optimizer", "Result", "Step", "__version__", "load", "steps", "torch_optimizer", "train"]
+__all__ = ["SGD", "AdamW", "Lion", "Micro", "Muon", "Optimizer", "Result", "Step", "__version__", "average_precision", "load", "roc_auc", "steps", "torch_optimizer", "train"]

@@ -15,9 +15,10 @@ import sys
 import threading
 import traceback
 from pathlib import Path
-from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple
+from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple, Union
 
 from . import _checkpoints
+from ._curves import MOST_OF_ALL, Curve, Metric, Ordered
 from ._data import COMPUTING, MAKING, Place, Reader, ReaderFailed, as_dataset, collated, seed_all, seed_of
 
 _HERE = os.path.dirname(os.path.abspath(__file__))
@@ -31,6 +32,8 @@ _TAKEN = ("loss", "f1", "precision", "recall", "rmse", "mae", "r2", "perplexity"
 _STAND_IN = "DTRAIN_TEST_STAND_IN_GPUS"
 #: How many updates a state has, and where its parameters and its statistics lie.
 State = Tuple[int, int, int]
+#: What is counted of a metric in a batch: its sum and the weight of that, or samples in an order.
+Counted = Union[Tuple[float, float], Ordered]
 #: The oldest PyTorch that will do.
 _TORCH = (2, 6)
 
@@ -84,7 +87,7 @@ class Program:
         loss: Callable[[Any, Any], Any],
         val_loss: Callable[[Any, Any], Any],
         loss_was_mean: bool,
-        metrics: Mapping[str, Callable[[Any, Any], Any]],
+        metrics: Mapping[str, Metric],
         collate: Optional[Callable[[list], Any]],
         buffers: Tuple[str, ...],
         bits: bool,
@@ -99,10 +102,17 @@ class Program:
         for metric, given in metrics.items():
             if metric in _TAKEN or not re.fullmatch(r"\w+", metric):
                 raise ValueError(f"metrics: {metric!r} is no name for one of yours; a word such as my_{metric.strip('_') or 'metric'} is")
-            if not callable(given):
-                raise TypeError(f"metrics: {metric} is a {type(given).__name__}, and has to be a function")
-        #: Those that dtrain adds up beside loss and accuracy, in an order that all ranks have.
-        self.own_metrics = [metric for metric in metrics if metric != "accuracy"]
+            if not callable(given) and not isinstance(given, Curve):
+                raise TypeError(f"metrics: {metric} is a {type(given).__name__}, and has to be a function, dtrain.roc_auc(...) or dtrain.average_precision(...)")
+            if metric == "accuracy" and isinstance(given, Curve):
+                raise ValueError("metrics: accuracy is the share of those that are right, and no area")
+        curves = {metric: given for metric, given in metrics.items() if isinstance(given, Curve)}
+        if sum(curve.classes for curve in curves.values()) > MOST_OF_ALL:
+            raise ValueError(f"metrics: {', '.join(curves)} have more than {MOST_OF_ALL} classes together")
+        #: Those that dtrain adds up beside loss and accuracy, in an order that all ranks have: the name, the kind, and of how many classes.
+        self.own_metrics = [
+            (metric, curves[metric].kind, curves[metric].classes) if metric in curves else (metric, "mean", 0) for metric in metrics if metric != "accuracy"
+        ]
         self.name, self.model, self.loss, self.metrics = name, model, loss, metrics
         self.val_loss, self.loss_was_mean = val_loss, loss_was_mean
         self.collate, self.buffers, self.bits = collate, buffers, bits
@@ -379,12 +389,12 @@ class Program:
         return loss, weight if isinstance(weight, torch.Tensor) else float(weight)
 
     @_in_own_words
-    def evaluate(self, state: State, indices: List[int]) -> Tuple[Tuple[float, float, int, int], List[Tuple[float, float]]]:
-        """The loss of held-out samples, how many are right of how many, and the other metrics, each with its weight."""
+    def evaluate(self, state: State, indices: List[int]) -> Tuple[Tuple[float, float, int, int], List[Counted]]:
+        """The loss of held-out samples, how many are right of how many, and what is counted of the other metrics."""
         with self._on_stream():
             return self._evaluated(state, indices)
 
-    def _evaluated(self, state: State, indices: List[int]) -> Tuple[Tuple[float, float, int, int], List[Tuple[float, float]]]:
+    def _evaluated(self, state: State, indices: List[int]) -> Tuple[Tuple[float, float, int, int], List[Counted]]:
         import torch
 
         self._set_threads()
@@ -399,13 +409,23 @@ class Program:
                 counted: float = 0
                 on_device = moved(batch, self.device) if self.metrics and self.device.type != "cpu" else batch
                 if "accuracy" in self.metrics:
-                    correct, counted = self._metric("accuracy", on_device)
-                own = [self._metric(metric, on_device) for metric in self.own_metrics]
+                    correct, counted = self._mean("accuracy", on_device)
+                own = [self._counted(metric, on_device) for metric, *_ in self.own_metrics]
         finally:
             self.flat.training()
         return (loss.item(), float(weight), int(counted), int(correct)), own
 
-    def _metric(self, metric: str, batch: Any) -> Tuple[float, float]:
+    def _counted(self, metric: str, batch: Any) -> Counted:
+        curve = self.metrics[metric]
+        if not isinstance(curve, Curve):
+            return self._mean(metric, batch)
+        given = curve.scores(self.flat.net, batch)
+        try:
+            return curve.ordered(given)
+        except (TypeError, ValueError) as error:
+            raise ProgramError(f"metric {metric}: {error}\nhint: `return net(x).squeeze(-1), y`: logits, and the numbers of classes") from None
+
+    def _mean(self, metric: str, batch: Any) -> Tuple[float, float]:
         given = self.metrics[metric](self.flat.net, batch)
         try:
             value, weight = given

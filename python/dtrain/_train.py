@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Callable, Dict, Iterator, Mapping, Optional, Sequence, Union
 
 from ._checkpoints import load
+from ._curves import Metric
 from ._optimizers import AdamW, Optimizer, TorchOptimizer
 
 #: By which a process knows that it is a rank.
@@ -42,7 +43,7 @@ def train(
     loss: Optional[Callable[[Any, Any], Any]] = None,
     *,
     val: Any = None,
-    metrics: Optional[Mapping[str, Callable[[Any, Any], Any]]] = None,
+    metrics: Optional[Mapping[str, Metric]] = None,
     optimizer: Optional[Optimizer] = None,
     schedule: Optional[str] = None,
     warmup: Union[str, int, None] = None,
@@ -66,7 +67,8 @@ def train(
     ``len()`` and ``[]``: a ``torch.utils.data.Dataset``, one of Hugging Face ``datasets``, a tuple of arrays or tensors of one length, or a
     function that opens one. ``loss(net, batch)`` gives the *summed* loss of a batch and its weight, such as ``len(y)``; a batch is what
     ``collate`` makes of a list of samples, by default PyTorch's ``default_collate``. ``metrics`` are asked on ``val``, each as
-    ``metric(net, batch)``, which gives its sum over the batch and the weight of that: ``accuracy`` how many are right, and of how many. Each is
+    ``metric(net, batch)``, which gives its sum over the batch and the weight of that: ``accuracy`` how many are right, and of how many. What is no
+    sum is there as ``dtrain.roc_auc(f)`` and ``dtrain.average_precision(f)``. Each is
     shown, logged as ``val_NAME``, and a word for ``checkpoint.best`` and ``stop.metric``; ``-val_NAME`` where less is better.
 
     ``global_batch`` samples make a step, ``micro_batch`` of them one forward and backward pass: the bits of a run depend on both, and not

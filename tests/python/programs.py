@@ -115,6 +115,21 @@ def sureness(net, batch):
     return net(x).softmax(-1).amax(-1).sum(), y.numel()
 
 
+def first_or_not(net, batch):
+    """The logit of the first class against all others, and which are of it."""
+    x, y = batch
+    out = net(x).flatten(0, -2)
+    return out[:, 0] - out[:, 1:].logsumexp(-1), y.flatten() == 0
+
+
+def areas(scores, labels):
+    """Under the curves, by all pairs and by all thresholds."""
+    of, others = scores[labels], scores[~labels]
+    ordered = (of[:, None] > others).double() + (of[:, None] == others).double() / 2
+    precisions = [(labels & (scores >= score)).sum() / (scores >= score).sum() for score in of]
+    return ordered.mean().item(), torch.stack(precisions).double().mean().item()
+
+
 #: What is tried beside, with one of the kinds each.
 GROUPS = {"gpt": {"ema": 0.9}, "lstm": {"lr_factors": {"*bias*": 2.0}, "no_decay": ["*bias*"]}}
 
@@ -133,7 +148,13 @@ def main():
         data=(x[80:], y[80:]),
         val=(x[:80], y[:80]),
         loss=loss,
-        metrics={"accuracy": accuracy, "error": error, "sureness": sureness},
+        metrics={
+            "accuracy": accuracy,
+            "auc": dtrain.roc_auc(first_or_not),
+            "error": error,
+            "precise": dtrain.average_precision(first_or_not),
+            "sureness": sureness,
+        },
         optimizer=optimizer(kind),
         epochs=4,
         global_batch=40,
@@ -149,8 +170,11 @@ def main():
     with torch.no_grad():
         right, of = accuracy(net, (x[:80], y[:80]))
         sure, _ = sureness(net, (x[:80], y[:80]))
+        auc, precise = areas(*first_or_not(net, (x[:80], y[:80])))
     print(f"accuracy {right / of:.6f} told {result.val_accuracy:.6f}", file=sys.stderr)
     print(f"error {right / of - 1:.6f} told {result.metrics['error']:.6f}", file=sys.stderr)
+    print(f"auc {auc:.6f} told {result.metrics['auc']:.6f}", file=sys.stderr)
+    print(f"precise {precise:.6f} told {result.metrics['precise']:.6f}", file=sys.stderr)
     print(f"sureness {sure / of:.5f} told {result.metrics['sureness']:.5f}", file=sys.stderr)
 
 

@@ -182,13 +182,15 @@ class TheResult(InAFolder):
     def test_is_loaded_by_pytorch_and_has_the_accuracy_that_was_told(self):
         for kind in ("cnn", "gpt"):
             ended = self.good(train(self.folder, kind, "ranks=2"))
-            for metric in ("accuracy", "error", "sureness"):
+            for metric, near in {"accuracy": 1e-5, "error": 1e-5, "sureness": 1e-5, "auc": 2e-3, "precise": 1e-2}.items():
                 found = re.search(rf"{metric} (\S+) told (\S+)", ended.words)
                 self.assertIsNotNone(found, ended.words)
-                self.assertAlmostEqual(float(found[1]), float(found[2]), places=5)
+                self.assertAlmostEqual(float(found[1]), float(found[2]), delta=near, msg=metric)
             told = [epoch["val_sureness"] for epoch in ended.of("epoch")]
+            areas = [(epoch["val_auc"], epoch["val_precise"]) for epoch in ended.of("epoch")]
             alone = self.good(train(self.folder, kind, "ranks=1", "checkpoint.best=-val_sureness", "stop.patience=1", "stop.metric=-val_error"))
             self.assertEqual([epoch["val_sureness"] for epoch in alone.of("epoch")], told[: len(alone.of("epoch"))], "the same bits")
+            self.assertEqual([(epoch["val_auc"], epoch["val_precise"]) for epoch in alone.of("epoch")], areas[: len(alone.of("epoch"))], "the same bits")
             best = [mark["step"] for mark in alone.of("checkpoint") if mark["best"]][-1]
             least = min(range(len(alone.of("epoch"))), key=lambda epoch: told[epoch])
             self.assertEqual(best, (least + 1) * 10)
@@ -240,6 +242,22 @@ BAD = {
         ["buffer seen changed in training", "buffers=['seen']"],
     ),
     "a metric that is one number": ("VAL = (X, Y)\nMETRICS = {'mine': lambda net, batch: 1.0}", 1, ["metric mine gives a float", "two numbers"]),
+    "an area of probabilities without labels": (
+        "VAL = (X, Y)\nMETRICS = {'auc': dtrain.roc_auc(lambda net, batch: net(batch[0]).softmax(-1))}",
+        1,
+        ["metric auc: has to give two tensors", "return net(x).squeeze(-1), y"],
+    ),
+    "an area of another shape": (
+        "VAL = (X, Y)\nMETRICS = {'auc': dtrain.roc_auc(lambda net, batch: (net(batch[0]), batch[1]), classes=3)}",
+        1,
+        ["metric auc: scores have the shape [8, 2], and should have [n, 3]"],
+    ),
+    "an area of labels that are none": (
+        "VAL = (X, Y)\nMETRICS = {'auc': dtrain.roc_auc(lambda net, batch: (net(batch[0])[:, 1], batch[1] + 0.5))}",
+        1,
+        ["metric auc: labels are numbers of classes, from 0 to 1"],
+    ),
+    "areas of too many classes": ("METRICS = {'auc': dtrain.roc_auc(lambda net, batch: 1, classes=1000)}", 1, ["classes=1000", "for 2 to 16"]),
     "a metric of a name that is taken": ("METRICS = {'loss': lambda net, batch: (1, 1)}", 1, ["'loss' is no name for one of yours"]),
     "a metric that there is not": ("SETTINGS = {'checkpoint.best': 'val_mine'}", 2, ["this run has no val_mine", "val_accuracy"]),
     "a key that is none": ("SETTINGS = {'optimizer.lrr': 1}", 2, ["there is no such key", "optimizer.lr"]),

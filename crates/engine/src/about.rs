@@ -5,6 +5,7 @@
 use crate::device::NORM_BLOCK;
 use crate::layout::Layout;
 use crate::model::Model;
+use crate::own_metric::OwnMetric;
 use crate::sharing::WORDS;
 use crate::state::StateShape;
 use crate::windows::Windows;
@@ -32,7 +33,7 @@ pub struct About {
     /// The windows of its gradients, where they are to be had window by window.
     pub windows: Option<Windows>,
     /// Metrics of its program's own, if it has one.
-    pub own_metrics: usize,
+    pub own_metrics: Vec<OwnMetric>,
     /// Where the memory goes.
     pub memory: MemoryTable,
 }
@@ -66,13 +67,13 @@ impl About {
             group: model.group() as u32,
             outputs: model.loss_rows(1).width,
             windows: None,
-            own_metrics: 0,
+            own_metrics: Vec::new(),
             memory: MemoryTable::of(lengths),
         }
     }
 
-    /// A replica of a program that makes the passes, with these buffers and so many metrics of the program's own.
-    pub(crate) fn of_program(layout: Layout, lengths: &BufferLengths, own_metrics: usize) -> Self {
+    /// A replica of a program that makes the passes, with these buffers and these metrics of the program's own.
+    pub(crate) fn of_program(layout: Layout, lengths: &BufferLengths, own_metrics: Vec<OwnMetric>) -> Self {
         Self {
             layout,
             state: lengths.state,

@@ -3,8 +3,9 @@
 //! This file does not know where samples come from, nor which ones a micro-batch holds.
 
 use crate::device::LossSums;
+use crate::own_metric::{OwnCounts, OwnMetric};
 use crate::ranking::Ranking;
-use dtrain_types::{ExactQuotient, ExactSum, MicroBatch, Trailer};
+use dtrain_types::{ExactSum, MicroBatch, Trailer};
 
 /// The inputs of a micro-batch, row after row.
 #[derive(Clone, Copy, Debug)]
@@ -80,7 +81,7 @@ pub struct EvaluationCounts {
     /// The order of the samples by their outputs, where it is asked for.
     pub ranking: Option<Ranking>,
     /// Metrics of a program's own.
-    pub own: Vec<ExactQuotient>,
+    pub own: Vec<OwnCounts>,
 }
 
 impl EvaluationCounts {
@@ -104,10 +105,10 @@ impl EvaluationCounts {
         Self { ranking: Ranking::new(self.classes()), ..self }
     }
 
-    /// With room for so many metrics of a program's own.
+    /// With room for these metrics of a program's own.
     #[must_use]
-    pub fn with_own(self, metrics: usize) -> Self {
-        Self { own: vec![ExactQuotient::default(); metrics], ..self }
+    pub fn with_own(self, metrics: &[OwnMetric]) -> Self {
+        Self { own: metrics.iter().map(|metric| metric.counts()).collect(), ..self }
     }
 
     /// How many classes are counted.

@@ -20,6 +20,7 @@ use crate::layout::{Layout, Section, StageSlice, Tensor};
 use crate::loss::expect_length;
 use crate::loss_scale::{LossScale, LossScaling};
 use crate::optimizer::{Optimizer, Rule};
+use crate::own_metric::{OwnCounts, OwnMetric};
 use crate::replica::Replica;
 use crate::sharding::Sharding;
 use crate::sharing::Sharing;
@@ -28,7 +29,7 @@ use crate::state::State;
 use crate::update_facts::UpdateFacts;
 use crate::update_info::UpdateInfo;
 use crate::whole_update::WholeUpdate;
-use dtrain_types::{ExactQuotient, MicroBatch, SharedState, Step, Wire};
+use dtrain_types::{MicroBatch, SharedState, Step, Wire};
 
 /// A tensor of such a model.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -93,9 +94,9 @@ pub trait ExternalModel: Send {
         Err(EngineError::External(format!("update {} is not for this program to make", update.step.0)))
     }
 
-    /// How many metrics of its own it has, beside loss and accuracy.
-    fn metrics(&self) -> usize {
-        0
+    /// The metrics of its own, beside loss and accuracy.
+    fn metrics(&self) -> Vec<OwnMetric> {
+        Vec::new()
     }
 
     /// The loss of samples that are held out, by the parameters that a finished model has. Its own metrics are added to `own`.
@@ -105,7 +106,7 @@ pub trait ExternalModel: Send {
         &mut self,
         state: StateView<'_>,
         batch: &BatchView<'_>,
-        own: &mut [ExactQuotient],
+        own: &mut [OwnCounts],
     ) -> Result<LossSums, EngineError>;
 }
 

@@ -5,6 +5,7 @@ use crate::batch::Targets;
 use crate::cpu::{Cpu, CpuOptions, Isa};
 use crate::groups::Grouping;
 use crate::optimizer::{DecayGroup, Rule};
+use crate::own_metric::OwnCounts;
 use crate::replica::micro_batch;
 use crate::schedule::LrSchedule;
 use dtrain_types::{MicroRange, Trailer};
@@ -67,7 +68,7 @@ impl ExternalModel for Line {
         &mut self,
         state: StateView<'_>,
         batch: &BatchView<'_>,
-        _: &mut [ExactQuotient],
+        _: &mut [OwnCounts],
     ) -> Result<LossSums, EngineError> {
         Ok(LossSums {
             loss: f64::from(state.parameters[0]),

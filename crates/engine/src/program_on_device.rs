@@ -6,7 +6,8 @@ use crate::batch::BatchView;
 use crate::device::LossSums;
 use crate::error::EngineError;
 use crate::lends_memory::LentFloats;
-use dtrain_types::{ExactQuotient, MicroBatch, Step};
+use crate::own_metric::{OwnCounts, OwnMetric};
+use dtrain_types::{MicroBatch, Step};
 
 /// On what a program computes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -80,8 +81,8 @@ pub trait ProgramOnDevice: Send {
     /// *Order*: the bits depend on the arguments alone. *Errors*: [`EngineError::External`]; the state then holds anything.
     fn update(&mut self, update: DeviceUpdate) -> Result<(), EngineError>;
 
-    /// How many metrics of its own it has, beside loss and accuracy.
-    fn metrics(&self) -> usize;
+    /// The metrics of its own, beside loss and accuracy.
+    fn metrics(&self) -> Vec<OwnMetric>;
 
     /// The loss of samples that are held out, by the parameters that a finished model has. Its own metrics are added to `own`.
     ///
@@ -90,6 +91,6 @@ pub trait ProgramOnDevice: Send {
         &mut self,
         state: DeviceView,
         batch: &BatchView<'_>,
-        own: &mut [ExactQuotient],
+        own: &mut [OwnCounts],
     ) -> Result<LossSums, EngineError>;
 }

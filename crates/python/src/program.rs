@@ -8,14 +8,16 @@ use dtrain::data::{DataError, Dataset, InputSpec, Opened, SampleSlot, SampleSpec
 use dtrain::engine::device::LossSums;
 use dtrain::engine::{
     BatchView, ComputesOn, DevicePlaces, DeviceUpdate, DeviceView, EngineError, ExternalBatch, ExternalModel,
-    ExternalTensor, Gradient, Inputs, LentFloats, ProgramOnDevice, Section, StateView, WholeUpdate,
+    ExternalTensor, Gradient, Inputs, LentFloats, OwnCounts, OwnMetric, ProgramOnDevice, Section, StateView,
+    WholeUpdate,
 };
 use dtrain::runtime::{Program, Signal};
-use dtrain::types::{Digest, ExactQuotient, Fingerprint, Key, MicroBatch, Step};
+use dtrain::types::{Digest, Fingerprint, Key, MicroBatch, Step};
 use dtrain::{
     Agreement, BuiltFor, ExternalParts, ExternalProgram, ExternalSetup, Purpose, StatePlace, Updates,
 };
 use pyo3::prelude::*;
+use pyo3::pybacked::PyBackedBytes;
 use pyo3::types::PyDict;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -57,6 +59,15 @@ impl PythonProgram {
     }
 }
 
+/// What a metric is that Python calls so.
+fn own_metric(kind: &str, classes: usize) -> OwnMetric {
+    match kind {
+        "roc_auc" => OwnMetric::RocAuc(classes),
+        "average_precision" => OwnMetric::AveragePrecision(classes),
+        _ => OwnMetric::Mean,
+    }
+}
+
 /// Has the C library keep one heap for all threads, unless the user has said how many. Passes are made on a thread of dtrain's: with a heap of
 /// its own it would find nothing of what the trial, on the main thread, has given back there, a tenth of what a rank takes.
 fn one_heap() -> Option<(OsString, OsString)> {
@@ -69,9 +80,10 @@ impl ExternalProgram for PythonProgram {
         self.name.clone()
     }
 
-    fn metrics(&self) -> Vec<String> {
-        let names = Python::attach(|py| self.program.getattr(py, "own_metrics")?.extract(py));
-        names.unwrap_or_default()
+    fn metrics(&self) -> Vec<(String, OwnMetric)> {
+        let told = Python::attach(|py| self.program.getattr(py, "own_metrics")?.extract(py));
+        let told: Vec<(String, String, usize)> = told.unwrap_or_default();
+        told.into_iter().map(|(name, kind, classes)| (name, own_metric(&kind, classes))).collect()
     }
 
     fn data(&self) -> Result<Opened, String> {
@@ -92,11 +104,17 @@ impl ExternalProgram for PythonProgram {
     }
 
     fn passes(&self) -> Box<dyn ExternalModel> {
-        Box::new(PythonModel(self.program.clone(), self.metrics().len()))
+        Box::new(PythonModel(
+            self.program.clone(),
+            self.metrics().into_iter().map(|(_, metric)| metric).collect(),
+        ))
     }
 
     fn passes_on_gpu(&self) -> Box<dyn ProgramOnDevice> {
-        Box::new(PythonModel(self.program.clone(), self.metrics().len()))
+        Box::new(PythonModel(
+            self.program.clone(),
+            self.metrics().into_iter().map(|(_, metric)| metric).collect(),
+        ))
     }
 
     fn begun(&self, folder: &Path) -> Result<(), String> {
@@ -167,9 +185,14 @@ impl PythonProgram {
     }
 }
 
+/// The 32-bit words of bytes.
+fn words_of(bytes: &[u8]) -> impl Iterator<Item = [u8; 4]> {
+    bytes.chunks_exact(4).map(|word| [word[0], word[1], word[2], word[3]])
+}
+
 /// Little-endian bytes as numbers.
 fn floats(bytes: &[u8]) -> Vec<f32> {
-    bytes.chunks_exact(4).map(|word| f32::from_le_bytes([word[0], word[1], word[2], word[3]])).collect()
+    words_of(bytes).map(f32::from_le_bytes).collect()
 }
 
 /// What an exception says. That of the program's own side has the traceback as its text.
@@ -224,8 +247,8 @@ fn numbers(batch: &BatchView<'_>) -> Vec<u64> {
     halves.chunks_exact(HALVES).map(|half| u64::from(half[0]) | u64::from(half[1]) << 32).collect()
 }
 
-/// The passes of the program's model, and how many metrics it has.
-struct PythonModel(Arc<Py<PyAny>>, usize);
+/// The passes of the program's model, and its metrics.
+struct PythonModel(Arc<Py<PyAny>>, Vec<OwnMetric>);
 
 /// What a pass gives: loss, weight, predictions that were counted, and those that were right.
 type Told = (f64, f64, u64, u64);
@@ -275,22 +298,31 @@ impl ExternalModel for PythonModel {
         self.made(lr, scale, places)
     }
 
-    fn metrics(&self) -> usize {
-        self.1
+    fn metrics(&self) -> Vec<OwnMetric> {
+        self.1.clone()
     }
 
     fn evaluate(
         &mut self,
         state: StateView<'_>,
         batch: &BatchView<'_>,
-        own: &mut [ExactQuotient],
+        own: &mut [OwnCounts],
     ) -> Result<LossSums, EngineError> {
         self.measured((state.applied.0, address(state.parameters), address(state.stats)), batch, own)
     }
 }
 
-/// What a validation gives: its loss, and each metric of the program's own with its weight.
-type Measured = (Told, Vec<(f64, f64)>);
+/// What a validation gives: its loss, and what there is to count of each metric of the program's own.
+type Measured = (Told, Vec<Counted>);
+
+/// What is counted of a metric.
+#[derive(FromPyObject)]
+enum Counted {
+    /// A sum and its weight.
+    Mean((f64, f64)),
+    /// The classes of samples as 32-bit numbers, and the outputs of each as floats.
+    Order((PyBackedBytes, PyBackedBytes)),
+}
 
 /// What is asked alike wherever the state lies: places are addresses there.
 impl PythonModel {
@@ -304,14 +336,23 @@ impl PythonModel {
         &self,
         state: (u64, usize, usize),
         batch: &BatchView<'_>,
-        own: &mut [ExactQuotient],
+        own: &mut [OwnCounts],
     ) -> Result<LossSums, EngineError> {
         make_known();
         let told = Python::attach(|py| -> PyResult<Measured> {
             self.0.call_method1(py, "evaluate", (state, numbers(batch)))?.extract(py)
         });
         let (told, metrics) = told.map_err(|error| EngineError::External(words(error)))?;
-        own.iter_mut().zip(metrics).for_each(|(own, (value, weight))| own.add(value, weight));
+        for (own, metric) in own.iter_mut().zip(metrics) {
+            match (own, metric) {
+                (OwnCounts::Mean(own), Counted::Mean((value, weight))) => own.add(value, weight),
+                (OwnCounts::Order(own), Counted::Order((classes, outputs))) => {
+                    let classes: Vec<u32> = words_of(&classes).map(u32::from_le_bytes).collect();
+                    own.note(&classes, &floats(&outputs));
+                }
+                _ => return Err(EngineError::External("a metric is of another kind than it was".into())),
+            }
+        }
         Ok(sums(told))
     }
 }
@@ -354,15 +395,15 @@ impl ProgramOnDevice for PythonModel {
         self.made(lr, scale, (there(gradient), there(parameters), there(kept)))
     }
 
-    fn metrics(&self) -> usize {
-        self.1
+    fn metrics(&self) -> Vec<OwnMetric> {
+        self.1.clone()
     }
 
     fn evaluate(
         &mut self,
         state: DeviceView,
         batch: &BatchView<'_>,
-        own: &mut [ExactQuotient],
+        own: &mut [OwnCounts],
     ) -> Result<LossSums, EngineError> {
         self.measured((state.applied.0, there(state.parameters), there(state.stats)), batch, own)
     }

@@ -524,7 +524,7 @@ impl Work<'_> {
         let range = ranges[self.plane.membership.rank.index()];
         let spec = set.dataset.spec();
         let classes = spec.classes().map_or(0, |classes| classes as usize);
-        let mut counts = EvaluationCounts::new(classes).with_own(parts.replica.about().own_metrics);
+        let mut counts = EvaluationCounts::new(classes).with_own(&parts.replica.about().own_metrics);
         if matches!(spec.target, TargetSpec::Class { .. }) {
             counts = counts.with_ranking();
         }

@@ -1,8 +1,8 @@
 //! Between the words of the data, those of the engine and those of a step: batches on their way in, figures on their way out.
 
-use dtrain_engine::{BatchFigures, BatchView, EvaluationCounts, Inputs, Ranking, Targets};
+use dtrain_engine::{BatchFigures, BatchView, EvaluationCounts, Inputs, OwnCounts, Ranking, Targets};
 use dtrain_rounds::in_tree_order;
-use dtrain_types::{ExactQuotient, MicroBatch, Trailer};
+use dtrain_types::{MicroBatch, Trailer};
 
 /// The trailers of micro-batches from `first` on, added in tree order.
 pub fn sum_of_trailers(figures: &[BatchFigures], checks: &[u64], first: u32, stop: u32) -> Trailer {
@@ -31,7 +31,7 @@ pub fn lend(batch: &dtrain_data::Batch) -> BatchView<'_> {
 /// those.
 pub fn flatten(counts: &EvaluationCounts) -> Vec<u64> {
     if !counts.own.is_empty() {
-        return counts.own.iter().flat_map(ExactQuotient::words).collect();
+        return counts.own.iter().flat_map(OwnCounts::words).collect();
     }
     if counts.classes() == 0 {
         return counts.absolute_errors.words();

@@ -14,6 +14,7 @@ use dtrain_checkpoint::{
     FileStore, MANIFEST_VERSION, Manifest, Owner, RealDisk, RunLock, ShardInfo, Store, TensorSpec,
     reserve_generations,
 };
+use dtrain_engine::OwnMetric;
 use dtrain_protocol::{Cause, CheckpointId, Digest, Ending, Event, ManifestOrder, Schedule, StepRecord};
 use dtrain_telemetry::ledger::LedgerWriter;
 use dtrain_telemetry::{
@@ -59,8 +60,8 @@ pub struct RunFacts {
     pub standing: Option<Standing>,
     /// What is predicted, and so which numbers of a validation mean something.
     pub predicts: Predicts,
-    /// Metrics of a program's own, as `val_top5`.
-    pub own_metrics: Vec<String>,
+    /// Metrics of a program's own, by the names of their results, as `val_top5`.
+    pub own_metrics: Vec<(String, OwnMetric)>,
     /// What turns a sample as people have it into what the model is trained on, for every manifest.
     pub preparation: Option<serde_json::Value>,
     /// What a supervisor that died in this run has written down, where its ranks may still be there.

@@ -7,7 +7,7 @@ use crate::run_files::RunFacts;
 use dtrain_engine::Ranking;
 use dtrain_protocol::Validation;
 use dtrain_telemetry::{ClassCount, ClassTable, EpochMetrics};
-use dtrain_types::{ExactQuotient, ExactSum};
+use dtrain_types::ExactSum;
 use std::collections::BTreeMap;
 
 impl RunFacts {
@@ -48,8 +48,11 @@ impl RunFacts {
         if self.predicts == Predicts::Tokens {
             note(Quantity::Perplexity.name(), loss.map(f64::exp));
         }
-        for (name, words) in self.own_metrics.iter().zip(validation.counts.chunks(ExactQuotient::WORDS)) {
-            note(name, ExactQuotient::from_words(words).and_then(|own| own.value()));
+        let mut rest = &validation.counts[..];
+        for (name, metric) in &self.own_metrics {
+            let Some((words, behind)) = rest.split_at_checked(metric.words()) else { break };
+            note(name, metric.value(words));
+            rest = behind;
         }
         let asked = self.best.iter().chain(self.patience.as_ref().map(|patience| &patience.metric));
         for metric in asked {

@@ -10,10 +10,10 @@ use dtrain_engine::device::LossSums;
 use dtrain_engine::{
     BatchView, ComputesOn, DecayGroup, DevicePlaces, DeviceReplica, DeviceUpdate, DeviceView, EngineError,
     ExternalBatch, ExternalModel, ExternalReplica, ExternalTensor, Gradient, Grouping, Inputs, Keeping, Kept,
-    LentFloats, LossScaling, LrSchedule, Optimizer, ProgramOnDevice, Replica, Rule, Section, StateView,
-    WholeUpdate, micro_batch,
+    LentFloats, LossScaling, LrSchedule, Optimizer, OwnCounts, OwnMetric, ProgramOnDevice, Replica, Rule,
+    Section, StateView, WholeUpdate, micro_batch,
 };
-use dtrain_types::{ExactQuotient, MicroBatch, Step, Wire};
+use dtrain_types::{MicroBatch, Step, Wire};
 use std::sync::Arc;
 
 /// `loss = sum (w x + b - 2 x - 1)^2`, and the greatest `x` it has met, as a running statistic.
@@ -74,7 +74,7 @@ impl ExternalModel for Line {
         &mut self,
         state: StateView<'_>,
         batch: &BatchView<'_>,
-        _: &mut [ExactQuotient],
+        _: &mut [OwnCounts],
     ) -> Result<LossSums, EngineError> {
         let (loss, _) = pass(state.parameters, state.stats, batch, 1.0)?;
         Ok(LossSums { loss, weight: batch.rows as f64, ..LossSums::default() })
@@ -124,15 +124,15 @@ impl ProgramOnDevice for Line {
         Ok(())
     }
 
-    fn metrics(&self) -> usize {
-        0
+    fn metrics(&self) -> Vec<OwnMetric> {
+        Vec::new()
     }
 
     fn evaluate(
         &mut self,
         state: DeviceView,
         batch: &BatchView<'_>,
-        _: &mut [ExactQuotient],
+        _: &mut [OwnCounts],
     ) -> Result<LossSums, EngineError> {
         let (loss, _) = pass(at(state.parameters), at(state.stats), batch, 1.0)?;
         Ok(LossSums { loss, weight: batch.rows as f64, ..LossSums::default() })
