@@ -144,6 +144,7 @@ fn epochs_are_compared_by_any_metric_and_one_that_there_is_not_is_refused_with_a
     ranked.succeeded();
     let of =
         |name: &str| ranked.events("epoch").map(|epoch| epoch[name].as_f64().unwrap()).collect::<Vec<f64>>();
+    ranked.said("  auc 0.");
     let (_, text) = output(path, "eval ranked --json");
     let figures: serde_json::Value = serde_json::from_str(&text).unwrap();
     assert_eq!(figures["auc"].as_f64().unwrap(), of("val_auc").into_iter().fold(0.0, f64::max));

@@ -440,6 +440,11 @@ fn is_folder_name(name: &str) -> bool {
 }
 
 impl Config {
+    /// The names of the results that keys name, as they stand there.
+    pub fn named_metrics(&self) -> impl Iterator<Item = &str> {
+        asked(self).map(|(_, name)| name)
+    }
+
     /// Finds the metrics that keys name: that of the best checkpoint, and when to stop.
     ///
     /// *Errors*: the run does not measure one of them, or nothing, because there are no held-out samples.

@@ -4,11 +4,11 @@ use super::Voice;
 use super::numbers::{bytes, duration, loss, measure, own_name, percent, rate};
 use console::style;
 use dtrain_protocol::Event;
-use dtrain_runtime::{Observer, Quantity, StepSeen};
+use dtrain_runtime::{Observer, StepSeen};
 use dtrain_telemetry::{EpochMetrics, GpuSample, GpuWatch};
 use dtrain_types::{Epoch, MemberId, NodeId, Step, counted};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -27,6 +27,8 @@ pub struct Human {
     speed: Option<f64>,
     line_at: Instant,
     gpus: Option<Arc<GpuWatch>>,
+    /// Results that are shown although most runs do not show them.
+    shown: BTreeSet<String>,
 }
 
 /// What has been seen of an epoch that is not validated yet; a fast model may have begun the next one.
@@ -59,7 +61,15 @@ impl Human {
             speed: None,
             line_at: Instant::now(),
             gpus: None,
+            shown: BTreeSet::new(),
         }
+    }
+
+    /// Shows these results beside those that all runs show: the program's own, and what somebody has named.
+    #[must_use]
+    pub fn showing(mut self, names: impl IntoIterator<Item = String>) -> Self {
+        self.shown.extend(names);
+        self
     }
 
     /// Shows the newest readings of these GPUs beside the speed.
@@ -92,7 +102,7 @@ impl Human {
     fn results(&self, place: &str, seen: &EpochMetrics, made: Progress) {
         let Progress { samples, seconds } = made;
         let took = duration(Duration::from_secs_f64(seconds.clamp(0.0, 1e9)));
-        self.say(&format!("{}  {took}  {}", results_line(place, seen), rate(samples, seconds)));
+        self.say(&format!("{}  {took}  {}", results_line(place, seen, &self.shown), rate(samples, seconds)));
     }
 
     fn warn(&self, text: &str) {
@@ -122,7 +132,7 @@ fn place(what: &str, number: u64, total: u64) -> String {
 }
 
 /// `epoch  3/20  train 0.1234  val 0.0987  accuracy 97.2 %  F1 0.9713`
-fn results_line(place: &str, seen: &EpochMetrics) -> String {
+fn results_line(place: &str, seen: &EpochMetrics, shown: &BTreeSet<String>) -> String {
     let mut line = format!("  {place}  train {}", loss(seen.train_loss));
     if let Some(val) = seen.val_loss {
         line += &format!("  val {}", loss(val));
@@ -145,9 +155,12 @@ fn results_line(place: &str, seen: &EpochMetrics) -> String {
     if let Some(perplexity) = seen.others.get("val_perplexity") {
         line += &format!("  perplexity {perplexity:.2}");
     }
-    // A class is named because somebody asked for it, and what no quantity of ours is a program's own.
-    let named = |name: &str| name.ends_with(']') || Quantity::from_name(name).is_none();
-    for (name, number) in seen.others.iter().filter(|(name, _)| named(name)) {
+    let is_there = ["val_mae", "val_perplexity"];
+    for (name, number) in seen.others.iter().filter(|(name, _)| !is_there.contains(&name.as_str())) {
+        // A class is named because somebody asked for it.
+        if !name.ends_with(']') && !shown.contains(name) {
+            continue;
+        }
         let name = if name.ends_with(']') { name } else { own_name(name) };
         line += &format!("  {name} {number:.4}");
     }
@@ -292,12 +305,21 @@ mod tests {
             val_f1: Some(0.97134),
             val_rmse: None,
             val_r2: None,
-            others: BTreeMap::from([("val_recall".to_owned(), 0.5), ("val_f1[cat]".to_owned(), 0.25)]),
+            others: BTreeMap::from([
+                ("val_auc".to_owned(), 0.75),
+                ("val_f1[cat]".to_owned(), 0.25),
+                ("val_recall".to_owned(), 0.5),
+            ]),
         };
         let all = "  epoch  3/20  train 0.1234  val 0.0987  accuracy 97.2 %  F1 0.9713  val_f1[cat] 0.2500";
-        assert_eq!(results_line(&place("epoch", 3, 20), &seen), all);
+        let line = |place: &str, seen, names: &[&str]| {
+            results_line(place, seen, &names.iter().map(|name| (*name).to_owned()).collect())
+        };
+        assert_eq!(line(&place("epoch", 3, 20), &seen, &[]), all);
+        let asked = all.replace("val_f1", "auc 0.7500  val_f1");
+        assert_eq!(line(&place("epoch", 3, 20), &seen, &["val_auc", "val_loss"]), asked);
         let inside = all.replace("epoch  3/20", "step  69/460");
-        assert_eq!(results_line(&place("step", 69, 460), &seen), inside);
+        assert_eq!(line(&place("step", 69, 460), &seen, &[]), inside);
         let blind = EpochMetrics {
             val_loss: None,
             val_accuracy: None,
@@ -305,7 +327,7 @@ mod tests {
             others: BTreeMap::new(),
             ..seen
         };
-        assert_eq!(results_line(&place("epoch", 3, 5), &blind), "  epoch 3/5  train 0.1234");
+        assert_eq!(line(&place("epoch", 3, 5), &blind, &[]), "  epoch 3/5  train 0.1234");
     }
 
     #[test]

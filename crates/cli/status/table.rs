@@ -186,12 +186,14 @@ fn ranks(p: &Progress) -> String {
 }
 
 fn standing(rank: &RankStanding, p: &Progress) -> String {
-    let mut words = vec![match (rank.is_lost, p.alive) {
+    let is_at_work = !rank.is_lost && p.alive > 0;
+    let mut words = vec![match (rank.is_lost, is_at_work) {
         (true, _) => "lost".to_owned(),
-        (false, 0) => "gone".to_owned(),
-        (false, _) => "at work".to_owned(),
+        (false, true) => "at work".to_owned(),
+        (false, false) => "gone".to_owned(),
     }];
-    words.extend(rank.slow.map(|ratio| format!("{ratio:.1} times as slow as the others")));
+    let slow = rank.slow.filter(|_| is_at_work);
+    words.extend(slow.map(|ratio| format!("{ratio:.1} times as slow as the others")));
     words.extend((rank.restarts > 0).then(|| counted(rank.restarts, "restart")));
     words.extend((rank.faults > 0).then(|| counted(rank.faults, "fault")));
     words.join(", ")
