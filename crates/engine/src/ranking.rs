@@ -39,21 +39,23 @@ impl Ranking {
     /// Of so many classes, if they are ranked: two or more, and at most [`MOST_RANKED_CLASSES`].
     #[must_use]
     pub fn new(classes: usize) -> Option<Self> {
-        (2..=MOST_RANKED_CLASSES).contains(&classes).then(|| Self { words: vec![0; classes * BINS] })
+        match Self::len_of(classes) {
+            0 => None,
+            len => Some(Self { words: vec![0; len] }),
+        }
     }
 
-    /// How many words there are of so many classes.
+    /// How many words there are of so many classes; 0 if they are not ranked.
     #[must_use]
     pub fn len_of(classes: usize) -> usize {
-        Self::new(classes).map_or(0, |ranking| ranking.words.len())
+        if (2..=MOST_RANKED_CLASSES).contains(&classes) { classes * BINS } else { 0 }
     }
 
     /// The same from its words; none if they are too few or too many.
     #[must_use]
     pub fn from_words(words: &[u64]) -> Option<Self> {
-        let classes = words.len() / BINS;
-        (words.len().is_multiple_of(BINS) && Self::new(classes).is_some())
-            .then(|| Self { words: words.to_vec() })
+        let is_whole = !words.is_empty() && words.len() == Self::len_of(words.len() / BINS);
+        is_whole.then(|| Self { words: words.to_vec() })
     }
 
     /// The counts. Those of several ranks, added word by word, are the counts of all of their samples.

@@ -27,8 +27,8 @@ pub fn lend(batch: &dtrain_data::Batch) -> BatchView<'_> {
     }
 }
 
-/// The counts of all classes as one list, and the order of their samples behind them; where values are predicted, the sum of absolute errors; of a program with metrics of its own,
-/// those.
+/// The counts of all classes as one list, and the order of their samples behind them; where values are predicted, the sum of absolute
+/// errors; of a program with metrics of its own, those.
 pub fn flatten(counts: &EvaluationCounts) -> Vec<u64> {
     if !counts.own.is_empty() {
         return counts.own.iter().flat_map(OwnCounts::words).collect();
