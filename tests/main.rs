@@ -60,6 +60,7 @@ mod use_model;
 mod use_model_arrays;
 mod use_model_errors;
 mod use_model_texts;
+mod use_model_writing;
 mod validation;
 mod watching;
 mod while_running;

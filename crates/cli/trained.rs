@@ -10,9 +10,9 @@ use crate::report::Voice;
 use crate::request::{ChosenCheckpoint, checkpoint_argument};
 use crate::run_folder::{CONFIG, RunFolder};
 use crate::unusable::unusable;
-use dtrain_checkpoint::{Check, CheckpointId, Exported, FileStore, Store};
+use dtrain_checkpoint::{Check, CheckpointId, Exported, FileStore, Store, TensorSpec};
 use dtrain_cuda::CudaDevice;
-use dtrain_data::{Mix, Preparation, SampleSpec};
+use dtrain_data::{InputSpec, Mix, Preparation, SampleSpec};
 use dtrain_engine::cpu::{Cpu, CpuOptions, Isa};
 use dtrain_engine::{
     DecayGroup, DeviceReplica, EngineError, LrSchedule, ModelReplica, Optimizer, Replica, Rule, Section,
@@ -33,6 +33,21 @@ pub struct Trained {
     pub preparation: Preparation,
     /// What the user should know of the choice of the checkpoint, a line each.
     pub notes: Vec<String>,
+}
+
+/// The tensors of a checkpoint: the sections of its state, and where which tensor lies in them. Threads share it.
+pub struct Whole {
+    sections: Vec<Vec<f32>>,
+    specs: Vec<TensorSpec>,
+}
+
+/// On what a replica computes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Seat {
+    /// So many cores.
+    Cores(usize),
+    /// The GPU of this number.
+    Gpu(u32),
 }
 
 impl Trained {
@@ -96,22 +111,30 @@ impl Trained {
     }
 
     fn replica_on_gpu(&self, number: u32, rows: u32) -> Result<DeviceReplica<CudaDevice>, CliError> {
+        self.filled(self.blank_on_gpu(&self.preparation.spec(), number, rows)?)
+    }
+
+    fn blank_on_gpu(
+        &self,
+        spec: &SampleSpec,
+        number: u32,
+        rows: u32,
+    ) -> Result<DeviceReplica<CudaDevice>, CliError> {
         let fail = |error: String| CliError::failed(format!("cuda:{number}: {error}"));
         let gpu = open_gpu(number).map_err(fail)?;
         let device = CudaDevice::new(&gpu, self.config.precision).map_err(|error| fail(error.to_string()))?;
-        let spec = self.preparation.spec();
-        let blueprint = self.blueprint(&spec);
+        let blueprint = self.blueprint(spec);
         let model = blueprint.gpu_model(&device, rows, Blocks::Once, &blueprint.loss()?);
         let replica =
             model.and_then(|model| DeviceReplica::blank(device, model, self.at_rest(), self.config.seed));
-        self.filled(replica.map_err(|error| match error {
+        replica.map_err(|error| match error {
             EngineError::NoRoom(words) => {
                 let words = words.split("\nhint: ").next().unwrap_or_default();
                 fail(format!("{words}\nhint: --batch takes fewer samples at once than {rows}"))
             }
             EngineError::Device(words) => fail(words),
             error => misfit(&self.config, &error).into(),
-        })?)
+        })
     }
 
     fn blueprint<'a>(&'a self, spec: &'a SampleSpec) -> Blueprint<'a> {
@@ -123,13 +146,60 @@ impl Trained {
     ///
     /// *Errors*: a damaged checkpoint. *Blocks* on the disk.
     pub fn replica(&self, rows: u32) -> Result<ModelReplica<Cpu>, CliError> {
-        let spec = self.preparation.spec();
+        self.filled(self.blank(&self.preparation.spec(), rows, 1)?)
+    }
+
+    fn blank(&self, spec: &SampleSpec, rows: u32, threads: usize) -> Result<ModelReplica<Cpu>, CliError> {
         let isa = Isa::parse(&self.config.isa).unwrap_or_else(|_| Isa::best());
-        let device = Cpu::new(CpuOptions { isa, threads: 1 });
+        let device = Cpu::new(CpuOptions { isa, threads });
         let device = device.map_err(|error| CliError::failed(error.to_string()))?;
-        let model = self.blueprint(&spec).model(&device, (rows, 1), Blocks::Once)?;
+        let model = self.blueprint(spec).model(&device, (rows, 1), Blocks::Once)?;
         let replica = ModelReplica::blank(device, model, self.at_rest(), self.config.seed);
-        self.filled(replica.map_err(|error| misfit(&self.config, &error))?)
+        Ok(replica.map_err(|error| misfit(&self.config, &error))?)
+    }
+
+    /// All that the checkpoint has of the model.
+    ///
+    /// *Errors*: it is damaged. *Blocks* on the disk.
+    pub fn whole(&self) -> Result<Whole, CliError> {
+        let replica = self.blank(&self.preparation.spec(), 1, 1)?;
+        let (specs, mut state) = (specs(&replica), State::zeros(replica.about().state));
+        self.load(&specs, &mut state)?;
+        let sections = Section::ALL.map(|section| state.section(section).to_vec());
+        Ok(Whole { sections: sections.into(), specs })
+    }
+
+    /// A model of texts for windows of so many tokens, at most as many as it was trained on, and so many texts at once: a place has the
+    /// same parameters in a shorter window.
+    ///
+    /// *Errors*: as [`Trained::replica_on`]. *Panics* if the model has no tokens.
+    pub fn replica_for(
+        &self,
+        window: usize,
+        seat: Seat,
+        rows: u32,
+        whole: &Whole,
+    ) -> Result<Box<dyn Replica>, CliError> {
+        let mut spec = self.preparation.spec();
+        let InputSpec::Tokens { length, .. } = &mut spec.input else { panic!("a model of texts has tokens") };
+        *length = window;
+        let mut replica: Box<dyn Replica> = match seat {
+            Seat::Cores(threads) => Box::new(self.blank(&spec, rows, threads)?),
+            Seat::Gpu(number) => Box::new(self.blank_on_gpu(&spec, number, rows)?),
+        };
+        let mut state = State::zeros(replica.about().state);
+        for part in &specs(replica.as_ref()) {
+            let all = whole.specs.iter().find(|all| all.name == part.name).expect("it has the same tensors");
+            assert_eq!(all.shape.get(1..), part.shape.get(1..), "{}: only places differ", part.name);
+            let place = Section::ALL.into_iter().position(|section| section.name() == part.section);
+            let place = place.expect("a section of the state");
+            let from = &whole.sections[place][all.offset..all.offset + part.len];
+            let to = state.section_mut(Section::ALL[place]);
+            to[part.offset..part.offset + part.len].copy_from_slice(from);
+        }
+        state.applied = self.id.step;
+        replica.swap_state(&mut state).map_err(|error| misfit(&self.config, &error))?;
+        Ok(replica)
     }
 
     /// A replica with the state of the checkpoint.
@@ -153,7 +223,7 @@ impl Trained {
         }
     }
 
-    fn load(&self, specs: &[dtrain_checkpoint::TensorSpec], state: &mut State) -> Result<(), CliError> {
+    fn load(&self, specs: &[TensorSpec], state: &mut State) -> Result<(), CliError> {
         let shown = format!("checkpoint {} of {}", self.id, self.run.path.display());
         let opened = FileStore::new(&self.run.path).open(self.id, Check::Digests);
         let checkpoint = opened.map_err(|damage| unusable(&shown, &damage))?;

@@ -29,7 +29,7 @@ pub use status::{Runs, Status, Track};
 use std::path::PathBuf;
 use train::TRAIN_EXAMPLES;
 pub use train::{Settings, Train};
-pub use trained::{Eval, Export, ExportTo, Predict, Work};
+pub use trained::{Eval, Export, ExportTo, Generate, Predict, Work};
 
 /// Version and revision, as `--version` shows them.
 pub const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), " (", env!("DTRAIN_REVISION"), ")");
@@ -106,6 +106,9 @@ pub enum Command {
     /// Predict classes or numbers for new samples with a trained model
     #[command(after_help = trained::PREDICT_EXAMPLES)]
     Predict(Predict),
+    /// Have a trained model of texts go on with one
+    #[command(after_help = trained::GENERATE_EXAMPLES)]
+    Generate(Generate),
     /// Write a trained model for other programs: ONNX, PyTorch, safetensors
     #[command(after_help = trained::EXPORT_EXAMPLES)]
     Export(Export),

@@ -1,4 +1,4 @@
-//! The command lines of what is done with trained models: `eval`, `predict`, `export`.
+//! The command lines of what is done with trained models: `eval`, `predict`, `generate`, `export`.
 
 use super::output::Output;
 use clap::Args;
@@ -24,6 +24,15 @@ Examples:
   dtrain predict runs/text lines.txt                     the byte that comes after each line
   cat new.csv | dtrain predict runs/first - | head       standard input
   dtrain predict runs/cats photos/ --devices cuda:0      on a GPU";
+
+pub(super) const GENERATE_EXAMPLES: &str = "\
+Examples:
+  dtrain generate runs/text                                   256 bytes behind a line break
+  dtrain generate runs/text -p \"To be, or\" -t 1000            what comes behind these words
+  dtrain generate runs/text -n 8 --temperature 1 --top-k 40   eight texts, less cautious ones
+  dtrain generate runs/text -p - --json < question.txt        for programs
+  dtrain generate runs/gpt2 --ids 464,3280,318 -t 50          of a model of ids: its tokenizer is yours
+  dtrain generate runs/gpt2 --ids 464 --devices cuda:0        on a GPU";
 
 pub(super) const EXPORT_EXAMPLES: &str = "\
 Examples:
@@ -99,6 +108,53 @@ pub struct Predict {
     /// Say nothing but errors
     #[arg(short, long)]
     pub quiet: bool,
+}
+
+/// `dtrain generate`.
+#[derive(Args, Clone, Debug)]
+pub struct Generate {
+    /// Run folder or name, with /CHECKPOINT for another than the best
+    pub run: String,
+    /// What the text begins with; - reads it from standard input [default: a line break]
+    #[arg(short, long, value_name = "TEXT", conflicts_with = "ids", allow_hyphen_values = true)]
+    pub prompt: Option<String>,
+    /// The same as token ids, of models that were trained on ids
+    #[arg(long, value_name = "ID,ID,...", value_delimiter = ',')]
+    pub ids: Vec<u32>,
+    /// How many tokens come behind that; of a text each is a byte
+    #[arg(short, long, value_name = "N", default_value_t = 256, value_parser = clap::value_parser!(u32).range(1..=1 << 24))]
+    pub tokens: u32,
+    /// How many texts
+    #[arg(short = 'n', long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1 << 20))]
+    pub samples: u32,
+    /// What the model's outputs are divided by: below 1 it writes what it is sure of, at 0 the surest token each time
+    #[arg(long, value_name = "T", default_value_t = 0.8, value_parser = temperature)]
+    pub temperature: f64,
+    /// Draw among the K surest tokens alone
+    #[arg(long, value_name = "K", value_parser = clap::value_parser!(u32).range(1..))]
+    pub top_k: Option<u32>,
+    /// Draw among the surest tokens that have this share of the probability together
+    #[arg(long, value_name = "P", value_parser = share)]
+    pub top_p: Option<f64>,
+    /// The same seed gives the same texts
+    #[arg(long, value_name = "N", default_value_t = 7)]
+    pub seed: u64,
+    /// How texts are computed.
+    #[command(flatten)]
+    pub work: Work,
+    /// How much is said.
+    #[command(flatten)]
+    pub output: Output,
+}
+
+fn temperature(text: &str) -> Result<f64, String> {
+    let number = text.parse().ok().filter(|number: &f64| number.is_finite() && *number >= 0.0);
+    number.ok_or_else(|| "it is a number of at least 0, such as 0.8".to_owned())
+}
+
+fn share(text: &str) -> Result<f64, String> {
+    let number = text.parse().ok().filter(|number: &f64| *number > 0.0 && *number <= 1.0);
+    number.ok_or_else(|| "it is a number above 0 and at most 1, such as 0.9".to_owned())
 }
 
 /// `dtrain export`.

@@ -8,6 +8,7 @@ pub mod drain;
 pub mod drill;
 pub mod eval;
 pub mod export;
+pub mod generate;
 pub mod help;
 pub mod node;
 pub mod plan;

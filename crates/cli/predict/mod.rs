@@ -20,4 +20,4 @@ pub use outputs::{OutputLines, Writer};
 pub use pipeline::ordered;
 pub use progress::{Unit, progress};
 pub use shares::{greatest, probabilities};
-pub use worker::{Predicted, Worker, at_once};
+pub use worker::{Predicted, Worker, at_once, unless_it_fails};

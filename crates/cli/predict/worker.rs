@@ -66,7 +66,7 @@ fn failed(error: EngineError) -> CliError {
 }
 
 /// What this comes to. *Errors*: also what a device fails in, which its operations tell by a panic.
-fn unless_it_fails<T>(work: impl FnOnce() -> Result<T, CliError>) -> Result<T, CliError> {
+pub fn unless_it_fails<T>(work: impl FnOnce() -> Result<T, CliError>) -> Result<T, CliError> {
     std::panic::catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|panic| {
         match panic.downcast::<String>() {
             Ok(words) => Err(CliError::failed(*words)),

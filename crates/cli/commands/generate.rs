@@ -1,0 +1,117 @@
+//! `dtrain generate`: a text that a trained model goes on with.
+
+use crate::arguments::Generate;
+use crate::config::CudaList;
+use crate::error::CliError;
+use crate::generate::{Page, Sampling, Scribe, Tokens, Wanted};
+use crate::predict::{Unit, at_once, ordered, progress};
+use crate::report::{Voice, amount};
+use crate::trained::{Seat, Trained};
+use dtrain_types::Seed;
+use serde_json::json;
+use std::ops::Range;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
+
+/// Writes texts to standard output: one as it comes, several each when it is whole.
+///
+/// *Errors*: a model of something else, a prompt that it cannot read, of the model or its device. *Blocks* to the end.
+pub fn run(arguments: &Generate) -> Result<(), CliError> {
+    let trained = Trained::open(&arguments.run)?;
+    let voice = Voice::of(arguments.output);
+    trained.say_notes(voice);
+    let tokens = Tokens::of(&trained)?;
+    let wanted = Wanted {
+        prompt: tokens.prompt(arguments.prompt.as_deref(), &arguments.ids)?,
+        tokens: arguments.tokens,
+        sampling: Sampling {
+            temperature: arguments.temperature,
+            top_k: arguments.top_k.map(|top_k| top_k as usize),
+            top_p: arguments.top_p,
+        },
+        seed: Seed(arguments.seed),
+    };
+    let gpus = trained.gpus(&arguments.work.devices, |words| voice.say(words))?;
+    let seats = arguments.work.seats(gpus.as_ref().map(CudaList::numbers));
+    let samples = u64::from(arguments.samples);
+    let busy = seats.len().min(arguments.samples as usize);
+    let rows = samples.div_ceil(busy as u64).min(at_once(&trained.preparation, arguments.work.batch).into());
+    let whole = trained.whole()?;
+    let threads = seats.len() / busy;
+    let scribe = |gpu: Option<u32>| {
+        Scribe::new(&trained, &whole, gpu.map_or(Seat::Cores(threads), Seat::Gpu), rows as u32)
+    };
+    let mut scribes: Vec<Scribe<'_>> = seats.into_iter().take(busy).map(scribe).collect();
+    let begun = Instant::now();
+    let mut page = Page::new(tokens);
+    let written = match samples == 1 && !arguments.output.json {
+        true => one(&mut scribes[0], &wanted, &mut page),
+        false => several(scribes, &wanted, (0..samples, rows), (arguments.output.json, voice), &mut page),
+    };
+    // Whoever has read enough (`| head`) is no error.
+    if page.is_unread() {
+        return Ok(());
+    }
+    written?;
+    let made = samples * u64::from(wanted.tokens);
+    let rate = made as f64 / begun.elapsed().as_secs_f64().max(1e-9);
+    voice.say(&format!("{} by {} ({rate:.1} a second)", amount(made, "token"), trained.id));
+    Ok(())
+}
+
+/// A text, as it comes.
+fn one(scribe: &mut Scribe<'_>, wanted: &Wanted, page: &mut Page) -> Result<(), CliError> {
+    page.put(&wanted.prompt)?;
+    scribe.write(wanted, 0..1, |newest| page.put(newest))?;
+    page.end()
+}
+
+/// Texts, in the order of their numbers.
+fn several(
+    scribes: Vec<Scribe<'_>>,
+    wanted: &Wanted,
+    (mut all, rows): (Range<u64>, u64),
+    (json, voice): (bool, Voice),
+    page: &mut Page,
+) -> Result<(), CliError> {
+    let bar = progress(voice, Some((all.end - all.start) * u64::from(wanted.tokens)), Unit::Tokens);
+    let next = || {
+        let piece = all.start..(all.start + rows).min(all.end);
+        all.start = piece.end;
+        Ok((!piece.is_empty()).then_some(piece))
+    };
+    let is_over = AtomicBool::new(false);
+    let work = |scribe: &mut Scribe<'_>, piece: Range<u64>| {
+        let texts = scribe.write(wanted, piece.clone(), |newest| {
+            bar.inc(newest.len() as u64);
+            match is_over.load(Ordering::Relaxed) {
+                true => Err(CliError::failed("nobody reads it any more")),
+                false => Ok(()),
+            }
+        })?;
+        Ok((piece, texts))
+    };
+    let written = ordered(scribes, next, work, |(piece, texts)| {
+        bar.suspend(|| {
+            for (number, text) in piece.zip(&texts) {
+                match json {
+                    true => page.line(&json_of(number, text, wanted, page))?,
+                    false => page.put(text).and_then(|()| page.end_of_several())?,
+                }
+            }
+            Ok(())
+        })
+        .inspect_err(|_| is_over.store(true, Ordering::Relaxed))
+    });
+    bar.finish_and_clear();
+    written
+}
+
+fn json_of(number: u64, text: &[u32], wanted: &Wanted, page: &Page) -> serde_json::Value {
+    let (prompt, behind) = text.split_at(wanted.prompt.len());
+    let mut line = json!({"sample": number, "prompt": page.named(prompt), "text": page.named(behind)});
+    if let Some(line) = line.as_object_mut() {
+        line.insert("seed".into(), wanted.seed.0.into());
+    }
+    line
+}
