@@ -119,7 +119,10 @@ mod tests {
         figures.add(0, &[1.0, 0.0]);
         figures.add(1, &[1.0, 0.0]);
         assert_eq!(confusion_csv(&figures, &names), "true/predicted,a<b,\"c,d\"\na<b,1,0\n\"c,d\",1,0\n");
-        assert!(classes_csv(&figures, &names).ends_with("a<b,0.5,1,0.6666666666666666,1\n\"c,d\",0,0,0,1\n"));
+        assert!(
+            classes_csv(&figures, &names)
+                .ends_with("a<b,0.5,1,0.6666666666666666,1,0.5,0.5\n\"c,d\",0,0,0,1,0.5,0.5\n")
+        );
         let svg = confusion_svg(&figures, &names);
         assert!(svg.contains("a&lt;b") && svg.trim_end().ends_with("</svg>"));
     }

@@ -1,7 +1,7 @@
 //! One of those who write: a replica, and as much of its window as the texts have tokens.
 //!
-//! The whole window is computed for each token. So a model is built for a shorter one first, and for twice of it when the text has
-//! grown: a place has the same parameters in either.
+//! The whole window is computed for each token. So a model is built for a short one first, and for twice of it when the text has grown: a place
+//! has the same parameters in either.
 
 use super::sampling::Sampling;
 use crate::error::CliError;
@@ -9,6 +9,7 @@ use crate::predict::unless_it_fails;
 use crate::trained::{Seat, Trained, Whole};
 use dtrain_engine::{Inputs, Replica};
 use dtrain_types::{Key, MicroBatch, Seed, Site, Step};
+use std::ops::Range;
 
 /// Draws of texts, among all that draw.
 const SITE: Site = Site(0x5445_5854);
@@ -34,12 +35,19 @@ pub struct Scribe<'a> {
     trained: &'a Trained,
     whole: &'a Whole,
     seat: Seat,
-    /// Tokens that the model was trained on, and those that there are.
+    rows: u32,
+    /// Tokens that the model was trained to see, and how many different ones there are.
     context: usize,
     vocabulary: usize,
-    /// How many tokens the replica takes, and itself.
-    replica: Option<(usize, Box<dyn Replica>)>,
-    rows: u32,
+    window: Option<Window>,
+}
+
+/// A replica for so many tokens, and the memory that goes in and out.
+struct Window {
+    tokens: usize,
+    replica: Box<dyn Replica>,
+    ids: Vec<u32>,
+    outputs: Vec<f32>,
 }
 
 impl<'a> Scribe<'a> {
@@ -48,7 +56,7 @@ impl<'a> Scribe<'a> {
     pub fn new(trained: &'a Trained, whole: &'a Whole, seat: Seat, rows: u32) -> Self {
         let spec = trained.preparation.spec();
         let vocabulary = spec.classes().unwrap_or(0) as usize;
-        Self { trained, whole, seat, context: spec.input_width(), vocabulary, replica: None, rows }
+        Self { trained, whole, seat, rows, context: spec.input_width(), vocabulary, window: None }
     }
 
     /// Texts of these numbers, at most as many as `rows` says; `hear` is given the newest token of each as they come.
@@ -57,7 +65,7 @@ impl<'a> Scribe<'a> {
     pub fn write(
         &mut self,
         wanted: &Wanted,
-        numbers: std::ops::Range<u64>,
+        numbers: Range<u64>,
         mut hear: impl FnMut(&[u32]) -> Result<(), CliError>,
     ) -> Result<Vec<Vec<u32>>, CliError> {
         let count = (numbers.end - numbers.start) as usize;
@@ -65,48 +73,58 @@ impl<'a> Scribe<'a> {
         let (mut room, mut newest) = (Vec::new(), vec![0; count]);
         for place in 0..wanted.tokens {
             let outputs = self.outputs_behind(&texts)?;
-            let all = numbers.clone().zip(&mut texts).zip(&mut newest);
-            for (((number, text), newest), outputs) in all.zip(outputs.chunks_exact(self.vocabulary)) {
-                let words = Key::new(wanted.seed, Step(number), MicroBatch(0), SITE).block(place);
-                let draw =
-                    (u64::from(words[0]) << 21 | u64::from(words[1]) >> 11) as f64 / (1u64 << 53) as f64;
+            for ((number, newest), outputs) in numbers.clone().zip(&mut newest).zip(outputs) {
+                let draw = draw(wanted.seed, number, place);
                 *newest = wanted.sampling.choose(outputs, draw, &mut room).map_err(|error| {
                     let hint = "the training has diverged: a smaller optimizer.lr may help";
                     CliError::failed(error.to_string()).hint(hint)
                 })?;
-                text.push(*newest);
             }
+            texts.iter_mut().zip(&newest).for_each(|(text, newest)| text.push(*newest));
             hear(&newest)?;
         }
         Ok(texts)
     }
 
     /// The outputs of the model behind the last token of each text; all are as long.
-    fn outputs_behind(&mut self, texts: &[Vec<u32>]) -> Result<Vec<f32>, CliError> {
+    fn outputs_behind(&mut self, texts: &[Vec<u32>]) -> Result<impl Iterator<Item = &[f32]>, CliError> {
         let tokens = texts[0].len().min(self.context);
-        let window = tokens.next_power_of_two().clamp(SHORTEST.min(self.context), self.context);
-        let replica = match self.replica.take_if(|(len, _)| *len >= window) {
-            Some(replica) => self.replica.insert(replica),
-            None => {
-                let replica =
-                    unless_it_fails(|| self.trained.replica_for(window, self.seat, self.rows, self.whole))?;
-                self.replica.insert((window, replica))
-            }
-        };
-        let (time, replica) = (replica.0, &mut replica.1);
+        let (rows, vocabulary) = (texts.len(), self.vocabulary);
+        let Window { tokens: time, replica, ids, outputs } = self.window_for(tokens)?;
+        let time = *time;
         // What is behind the newest token does not count: no token sees what comes after it.
-        let mut ids = vec![0; texts.len() * time];
         for (row, text) in ids.chunks_exact_mut(time).zip(texts) {
             row[..tokens].copy_from_slice(&text[text.len() - tokens..]);
         }
-        let mut outputs = vec![0.0; ids.len() * self.vocabulary];
+        let (ids, outputs) = (&ids[..rows * time], &mut outputs[..rows * time * vocabulary]);
         unless_it_fails(|| {
-            let predicted = replica.predict(texts.len(), Inputs::Tokens(&ids), &mut outputs);
+            let predicted = replica.predict(rows, Inputs::Tokens(ids), outputs);
             predicted.map_err(|error| CliError::failed(error.to_string()))
         })?;
-        let each = outputs.chunks_exact(time * self.vocabulary);
-        let behind =
-            |outputs: &[f32]| outputs[(tokens - 1) * self.vocabulary..tokens * self.vocabulary].to_vec();
-        Ok(each.flat_map(behind).collect())
+        let each = outputs.chunks_exact(time * vocabulary);
+        Ok(each.map(move |outputs| &outputs[(tokens - 1) * vocabulary..][..vocabulary]))
     }
+
+    /// The window for so many tokens. It depends on their number alone, so that the bits do.
+    fn window_for(&mut self, tokens: usize) -> Result<&mut Window, CliError> {
+        let tokens = tokens.next_power_of_two().clamp(SHORTEST.min(self.context), self.context);
+        // The one before goes first: two would have no room on a full GPU.
+        let window = match self.window.take().filter(|window| window.tokens == tokens) {
+            Some(window) => window,
+            None => {
+                let Self { trained, whole, seat, rows, .. } = *self;
+                let replica = unless_it_fails(|| trained.replica_for(tokens, seat, rows, whole))?;
+                let ids = vec![0; rows as usize * tokens];
+                let outputs = vec![0.0; ids.len() * self.vocabulary];
+                Window { tokens, replica, ids, outputs }
+            }
+        };
+        Ok(self.window.insert(window))
+    }
+}
+
+/// A number from 0 to below 1, of 53 bits.
+fn draw(seed: Seed, text: u64, place: u32) -> f64 {
+    let words = Key::new(seed, Step(text), MicroBatch(0), SITE).block(place);
+    (u64::from(words[0]) << 21 | u64::from(words[1]) >> 11) as f64 / (1u64 << 53) as f64
 }
