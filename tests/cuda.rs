@@ -324,26 +324,6 @@ fn a_trained_model_is_used_on_gpus_and_what_they_fail_in_is_told() {
 }
 
 #[test]
-fn a_text_is_written_on_a_gpu_as_on_the_cores() {
-    if !has_turn(17) {
-        return;
-    }
-    let Some(machine) = Host::new() else { return };
-    machine.train(&format!("{GPT} steps=6 name=gpt devices=cpu")).succeeded();
-    let written = |how: &str| {
-        let mut command = machine.equip(dtrain(machine.path(), &format!("generate gpt -q -n 3 -t 20 {how}")));
-        let ended = command.output().expect("it starts");
-        assert!(ended.status.success(), "{how}: {}", String::from_utf8_lossy(&ended.stderr));
-        ended.stdout
-    };
-    let cores = written("--devices cpu");
-    assert!(cores.len() > 60);
-    for how in ["--devices cuda:0", "--devices cuda:0,1"] {
-        assert!(written(how) == cores, "{how}");
-    }
-}
-
-#[test]
 fn the_scale_of_a_loss_is_in_checkpoints_and_stays_behind_where_a_run_is_forked() {
     if !has_turn(11) {
         return;

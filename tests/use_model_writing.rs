@@ -1,7 +1,9 @@
 //! `dtrain generate`: a model of texts goes on with one, token by token, as it says what comes next.
 
 use crate::harness::files::npy;
-use crate::harness::{dtrain, folder, output, refused, said, train, write_text, write_tokens};
+use crate::harness::gpus::Host;
+use crate::harness::turn::has_turn;
+use crate::harness::{GPT, dtrain, folder, output, refused, said, train, write_text, write_tokens};
 use serde_json::Value;
 use std::fs;
 use std::io::Read;
@@ -131,5 +133,25 @@ fn whoever_has_read_enough_ends_it_and_what_cannot_be_is_refused() {
         ("generate t --devices cuda:0", &["hint:"]),
     ] {
         refused(path, arguments, words);
+    }
+}
+
+#[test]
+fn a_text_is_written_on_a_gpu_as_on_the_cores() {
+    if !has_turn(17) {
+        return;
+    }
+    let Some(machine) = Host::new() else { return };
+    machine.train(&format!("{GPT} steps=6 name=gpt devices=cpu")).succeeded();
+    let written = |how: &str| {
+        let mut command = machine.equip(dtrain(machine.path(), &format!("generate gpt -q -n 3 -t 20 {how}")));
+        let ended = command.output().expect("it starts");
+        assert!(ended.status.success(), "{how}: {}", String::from_utf8_lossy(&ended.stderr));
+        ended.stdout
+    };
+    let cores = written("--devices cpu");
+    assert!(cores.len() > 60);
+    for how in ["--devices cuda:0", "--devices cuda:0,1"] {
+        assert!(written(how) == cores, "{how}");
     }
 }

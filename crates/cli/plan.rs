@@ -201,6 +201,13 @@ impl Plan {
         of_program.into_iter().map(|(name, metric)| (format!("val_{name}"), metric)).collect()
     }
 
+    /// Results that are shown of this run beside those that all runs show: the program's own, and what a key names.
+    #[must_use]
+    pub fn shown_results(&self) -> Vec<String> {
+        let own = self.own_metrics().into_iter().map(|(name, _)| name);
+        own.chain(self.config.named_metrics().map(|name| name.trim_start_matches('-').to_owned())).collect()
+    }
+
     /// The metrics that the configuration names.
     ///
     /// *Errors*: the run does not measure one of them.

@@ -97,9 +97,8 @@ pub fn run(session: Session, voice: Voice) -> Result<Summary, CliError> {
         return session.already_complete(id, voice);
     }
     let epochs = last.0.div_ceil(session.plan.batches.steps_per_epoch());
-    let own = session.plan.own_metrics().into_iter().map(|(name, _)| name);
-    let named = session.plan.config.named_metrics().map(|name| name.trim_start_matches('-').to_owned());
-    let observer = Human::new(voice, last, epochs).watching(session.gpus.clone()).showing(own.chain(named));
+    let observer = Human::new(voice, last, epochs).watching(session.gpus.clone());
+    let observer = observer.showing(session.plan.shown_results());
     let reader = if session.json { Reader::Program } else { Reader::Person };
     let Ended { conclusion, summary, profile, watching } = session.run(Box::new(observer))?;
     if let Some(report) = &profile {

@@ -1,6 +1,6 @@
 //! `dtrain generate`: a text that a trained model goes on with.
 
-use crate::arguments::Generate;
+use crate::arguments::{Generate, Output};
 use crate::config::CudaList;
 use crate::error::CliError;
 use crate::generate::{Page, Sampling, Scribe, Tokens, Wanted};
@@ -46,7 +46,7 @@ pub fn run(arguments: &Generate) -> Result<(), CliError> {
     let mut page = Page::new(tokens);
     let written = match samples == 1 && !arguments.output.json {
         true => one(&mut scribes[0], &wanted, &mut page),
-        false => several(scribes, &wanted, (0..samples, rows), (arguments.output.json, voice), &mut page),
+        false => several(scribes, &wanted, (0..samples, rows), arguments.output, &mut page),
     };
     // Whoever has read enough (`| head`) is no error.
     if page.is_unread() {
@@ -71,10 +71,11 @@ fn several(
     scribes: Vec<Scribe<'_>>,
     wanted: &Wanted,
     (mut all, rows): (Range<u64>, u64),
-    (json, voice): (bool, Voice),
+    output: Output,
     page: &mut Page,
 ) -> Result<(), CliError> {
-    let bar = progress(voice, Some((all.end - all.start) * u64::from(wanted.tokens)), Unit::Tokens);
+    let bar =
+        progress(Voice::of(output), Some((all.end - all.start) * u64::from(wanted.tokens)), Unit::Tokens);
     let next = || {
         let piece = all.start..(all.start + rows).min(all.end);
         all.start = piece.end;
@@ -94,7 +95,7 @@ fn several(
     let written = ordered(scribes, next, work, |(piece, texts)| {
         bar.suspend(|| {
             for (number, text) in piece.zip(&texts) {
-                match json {
+                match output.json {
                     true => page.line(&json_of(number, text, wanted, page))?,
                     false => page.put(text).and_then(|()| page.end_of_several())?,
                 }
@@ -109,9 +110,5 @@ fn several(
 
 fn json_of(number: u64, text: &[u32], wanted: &Wanted, page: &Page) -> serde_json::Value {
     let (prompt, behind) = text.split_at(wanted.prompt.len());
-    let mut line = json!({"sample": number, "prompt": page.named(prompt), "text": page.named(behind)});
-    if let Some(line) = line.as_object_mut() {
-        line.insert("seed".into(), wanted.seed.0.into());
-    }
-    line
+    json!({"sample": number, "prompt": page.named(prompt), "text": page.named(behind), "seed": wanted.seed.0})
 }
