@@ -64,7 +64,8 @@ fn own_metric(kind: &str, classes: usize) -> OwnMetric {
     match kind {
         "roc_auc" => OwnMetric::RocAuc(classes),
         "average_precision" => OwnMetric::AveragePrecision(classes),
-        _ => OwnMetric::Mean,
+        "mean" => OwnMetric::Mean,
+        other => unreachable!("python/dtrain knows no metric that is {other}"),
     }
 }
 
