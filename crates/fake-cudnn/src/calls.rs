@@ -85,7 +85,16 @@ fn convolution(handle: usize) -> Result<(How, c_uint), Status> {
 }
 
 fn stream_of(handle: usize) -> Result<usize, Status> {
-    objects::of(handle, |it| if let Object::Handle { stream } = it { Some(*stream) } else { None })
+    objects::of(handle, |it| if let Object::Handle { stream, .. } = it { Some(*stream) } else { None })
+}
+
+/// The handle's next turn, which moves where a sum that is not steady is cut.
+fn turn_of(handle: usize) -> Result<u64, Status> {
+    objects::of(handle, |it| {
+        let Object::Handle { computed, .. } = it else { return None };
+        *computed += 1;
+        Some(*computed)
+    })
 }
 
 /// A handle, and the descriptors of x, w and y with that of the convolution.
@@ -166,7 +175,7 @@ unsafe fn convolve(
     (workspace, room): (usize, usize),
     beside: Beside,
 ) -> Answer {
-    let turn = CALLS.count(CONVOLUTIONS);
+    let which = CALLS.count(CONVOLUTIONS);
     let (problem, math) = problem(pass, described)?;
     let algorithm = Algorithm::of(&problem, number, math)?;
     let needed = algorithm.workspace(&problem);
@@ -180,7 +189,8 @@ unsafe fn convolve(
     let fits =
         room >= needed && (needed == 0 || workspace != 0) && workspace.is_multiple_of(size_of::<f32>());
     demand(tensors && fits, BAD_PARAM)?;
-    demand(knobs().fail_at != Some(turn), EXECUTION_FAILED)?;
+    demand(knobs().fail_at != Some(which), EXECUTION_FAILED)?;
+    let turn = turn_of(described.0)?;
     let convolution =
         Convolution { problem, addresses, alpha, beta, added, epilogue, workspace, algorithm, turn };
     // SAFETY: the caller's promise.
@@ -214,13 +224,13 @@ fn epilogue(
 /// The tensors of the plan lie where the pack says, in memory that is theirs until the stream is through, as does the workspace; numbers of
 /// the host until the call returns.
 unsafe fn execute(handle: usize, plan: usize, pack: usize) -> Answer {
-    let turn = CALLS.count(CONVOLUTIONS);
+    let which = CALLS.count(CONVOLUTIONS);
     let stream = stream_of(handle)?;
     let (plan, pack) = (parts::finished(plan)?, parts::finished(pack)?);
     demand(plan.kind == kind::PLAN && pack.kind == kind::PACK, BAD_PARAM)?;
     // SAFETY: the caller's promise.
-    let run = unsafe { Run::of(&plan, &pack, engines::order_of_plan(&plan)?, turn) }?;
-    demand(knobs().fail_at != Some(turn), EXECUTION_FAILED)?;
+    let run = unsafe { Run::of(&plan, &pack, engines::order_of_plan(&plan)?, turn_of(handle)?) }?;
+    demand(knobs().fail_at != Some(which), EXECUTION_FAILED)?;
     let compute = move || {
         // SAFETY: the caller's promise.
         let done = unsafe { run.compute() };
@@ -290,7 +300,7 @@ macro_rules! kinds {
 }
 
 kinds! {
-    cudnnCreate, cudnnDestroy: Object::Handle { stream: 0 };
+    cudnnCreate, cudnnDestroy: Object::Handle { stream: 0, computed: 0 };
     cudnnCreateTensorDescriptor, cudnnDestroyTensorDescriptor: Object::Tensor(None);
     cudnnCreateFilterDescriptor, cudnnDestroyFilterDescriptor: Object::Filter(None);
     cudnnCreateConvolutionDescriptor, cudnnDestroyConvolutionDescriptor: Object::Convolution { how: None, math: 0 };
@@ -325,7 +335,7 @@ library! {
     }
 
     cudnnSetStream(handle: usize, to: usize) {
-        objects::of(handle, |it| if let Object::Handle { stream } = it { *stream = to; Some(()) } else { None })
+        objects::of(handle, |it| if let Object::Handle { stream, .. } = it { *stream = to; Some(()) } else { None })
     }
 
     cudnnSetTensorNdDescriptor(

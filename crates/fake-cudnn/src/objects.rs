@@ -43,6 +43,8 @@ pub(crate) struct Activation {
 pub(crate) enum Object {
     Handle {
         stream: usize,
+        /// What it was asked to compute so far; other handles do not move where its sums are cut.
+        computed: u64,
     },
     Tensor(Option<Shape>),
     Filter(Option<Shape>),

@@ -133,6 +133,24 @@ fn bits_tell_the_algorithm_and_its_arithmetic() {
 }
 
 #[test]
+fn what_is_never_twice_alike_is_so_whatever_other_handles_do_between() {
+    let [mut it, mut other] = [(); 2].map(|()| flat(Type::CUDNN_DATA_FLOAT));
+    // The shortest runs, which can be cut at the fewest places.
+    it.multiply(Math::CUDNN_FMA_MATH);
+    for offer in it.usable(Pass::Weights) {
+        if offer.determinism == Determinism::CUDNN_DETERMINISTIC {
+            continue;
+        }
+        for between in 0..7 {
+            let run = |it: &mut Caller| found(it, Pass::Weights, offer.algo as u32, offer.memory);
+            let one = run(&mut it);
+            (0..between).for_each(|_| drop(run(&mut other)));
+            assert_ne!(one, run(&mut it), "{:?}, {between} of another between", offer.algo);
+        }
+    }
+}
+
+#[test]
 fn bias_and_activation_are_fused_and_nan_goes_through_as_is_told() {
     for numbers in [Type::CUDNN_DATA_FLOAT, Type::CUDNN_DATA_BFLOAT16] {
         let mut it = deep(numbers);
