@@ -21,6 +21,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("protocol", &["types"]),
     ("telemetry", &["types"]),
     ("data", &["types"]),
+    ("tokenizer", &[]),
     ("checkpoint", &["types"]),
     ("transport", &["types", "collective"]),
     ("nccl", &["types", "collective", "nccl-sys"]),

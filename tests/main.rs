@@ -54,6 +54,7 @@ mod status;
 mod succession;
 mod supervisor_dies;
 mod tables;
+mod tokenize;
 mod tracking;
 mod transcript;
 mod use_model;

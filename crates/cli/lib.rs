@@ -52,6 +52,7 @@ mod recipe;
 pub mod report;
 pub mod request;
 pub mod run_folder;
+mod run_tokenizer;
 mod serde_path;
 pub mod serving;
 pub mod session;

@@ -1,17 +1,19 @@
-//! A file that is whole or not there: it is written under another name and takes its own when it is finished.
+//! A file that is whole or not there: it is written without a name and takes its own when it is finished. Whoever dies before leaves nothing.
 
 use crate::error::CliError;
+use rustix::fs::{AtFlags, CWD, Mode, OFlags};
 use std::fs::{self, File};
 use std::io::{self, BufWriter, Seek, SeekFrom, Write};
+use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 
 /// A file on its way. Dropped before it is finished, it leaves nothing.
 #[derive(Debug)]
 pub struct WholeFile {
     file: BufWriter<File>,
-    temporary: PathBuf,
+    /// The name that it has until it is finished, where the file system knows no files without one.
+    temporary: Option<PathBuf>,
     path: PathBuf,
-    finished: bool,
 }
 
 /// The name under which a file or folder is written before it takes its own, on the same disk.
@@ -35,9 +37,12 @@ impl WholeFile {
     ///
     /// *Errors*: it cannot be written there.
     pub fn create(path: &Path) -> Result<Self, CliError> {
-        let temporary = name_beside(path)?;
-        let file = File::create(&temporary).map_err(|error| unwritable(path, &error))?;
-        Ok(Self { file: BufWriter::new(file), temporary, path: path.to_owned(), finished: false })
+        let beside = name_beside(path)?;
+        let (file, temporary) = match without_name(path) {
+            Some(file) => (file, None),
+            None => (File::create(&beside).map_err(|error| unwritable(path, &error))?, Some(beside)),
+        };
+        Ok(Self { file: BufWriter::new(file), temporary, path: path.to_owned() })
     }
 
     /// Adds bytes. *Errors*: the disk is full, or the like.
@@ -53,23 +58,83 @@ impl WholeFile {
 
     /// Gives it its name. *Errors*: as [`WholeFile::write`]; then there is no such file, or the one that was there before.
     pub fn finish(mut self) -> Result<(), CliError> {
-        let named = self.try_finish();
-        self.finished = named.is_ok();
-        named.map_err(|error| unwritable(&self.path, &error))
+        self.try_finish().map_err(|error| unwritable(&self.path, &error))
     }
 
     fn try_finish(&mut self) -> io::Result<()> {
         self.file.flush()?;
-        self.file.get_ref().sync_all()?;
-        fs::rename(&self.temporary, &self.path)
+        let file = self.file.get_ref();
+        file.sync_all()?;
+        let named = match self.temporary.take() {
+            Some(named) => named,
+            None => {
+                // A file gets a new name alone, and only one that has a name takes that of another.
+                let named = name_beside(&self.path).map_err(|error| io::Error::other(error.to_string()))?;
+                let _ = fs::remove_file(&named);
+                let open = format!("/proc/self/fd/{}", file.as_raw_fd());
+                rustix::fs::linkat(CWD, &open, CWD, &named, AtFlags::SYMLINK_FOLLOW)?;
+                named
+            }
+        };
+        fs::rename(&named, &self.path).inspect_err(|_| {
+            let _ = fs::remove_file(&named);
+        })
     }
 }
 
 impl Drop for WholeFile {
     fn drop(&mut self) {
-        if !self.finished {
+        if let Some(temporary) = &self.temporary {
             // What cannot be removed is named like nothing that anybody looks for.
-            let _ = fs::remove_file(&self.temporary);
+            let _ = fs::remove_file(temporary);
         }
+    }
+}
+
+/// A file without a name on the disk of this path, if its file system knows such.
+fn without_name(path: &Path) -> Option<File> {
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let flags = OFlags::TMPFILE | OFlags::WRONLY | OFlags::CLOEXEC;
+    rustix::fs::open(folder, flags, Mode::from_raw_mode(0o666)).ok().map(File::from)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The names in a folder.
+    fn names(folder: &Path) -> Vec<String> {
+        let entries = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().file_name());
+        entries.map(|name| name.to_string_lossy().into_owned()).collect()
+    }
+
+    #[test]
+    fn a_file_is_there_when_it_is_finished_with_or_without_a_name_before() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a");
+        let named = |path: &Path| {
+            let temporary = name_beside(path).unwrap();
+            let file = BufWriter::new(File::create(&temporary).unwrap());
+            WholeFile { file, temporary: Some(temporary), path: path.to_owned() }
+        };
+        for (turn, is_named) in [false, true, false].into_iter().enumerate() {
+            let begin = || if is_named { named(&path) } else { WholeFile::create(&path).unwrap() };
+            let mut dropped = begin();
+            dropped.write(b"nothing").unwrap();
+            drop(dropped);
+            let mut file = begin();
+            file.write(b"0 and more").unwrap();
+            file.overwrite_start(turn.to_string().as_bytes()).unwrap();
+            assert_eq!(names(folder.path()).contains(&"a".to_owned()), turn > 0);
+            file.finish().unwrap();
+            assert_eq!(fs::read(&path).unwrap(), format!("{turn} and more").as_bytes());
+            assert_eq!(names(folder.path()), ["a"]);
+        }
+        // A folder in its place stays, and nothing else.
+        let taken = folder.path().join("b");
+        fs::create_dir(&taken).unwrap();
+        assert!(WholeFile::create(&taken).unwrap().finish().is_err());
+        assert_eq!(names(folder.path()).len(), 2);
+        assert!(WholeFile::create(&folder.path().join("none/c")).is_err());
     }
 }

@@ -10,6 +10,7 @@ mod output;
 mod run;
 mod simulate;
 mod status;
+mod tokenize;
 mod train;
 mod trained;
 
@@ -27,6 +28,7 @@ use simulate::SIMULATE_EXAMPLES;
 pub use simulate::{SeedRange, Simulate, SimulatedPlane};
 pub use status::{Runs, Status, Track};
 use std::path::PathBuf;
+pub use tokenize::{FIELD, Tokenize};
 use train::TRAIN_EXAMPLES;
 pub use train::{Settings, Train};
 pub use trained::{Eval, Export, ExportTo, Generate, Predict, Work};
@@ -112,6 +114,9 @@ pub enum Command {
     /// Write a trained model for other programs: ONNX, PyTorch, safetensors
     #[command(after_help = trained::EXPORT_EXAMPLES)]
     Export(Export),
+    /// Turn texts into token ids to train on, by a tokenizer of Hugging Face or a new one
+    #[command(after_help = tokenize::EXAMPLES)]
+    Tokenize(Tokenize),
     /// Show what would be trained: layout, memory, micro-batches per rank
     Plan(PlanArguments),
     /// List, verify, export or compare checkpoints

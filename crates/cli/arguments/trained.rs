@@ -21,7 +21,7 @@ Examples:
   dtrain predict runs/first new.csv -o predicted.csv     the same into a file; .jsonl and .npy work too
   dtrain predict runs/first images.npy -o out.npy        arrays of the shape of training
   dtrain predict runs/cats photos/ cat.jpg               images of folders and files, each with its name
-  dtrain predict runs/text lines.txt                     the byte that comes after each line
+  dtrain predict runs/text lines.txt                     the byte, or token, that comes after each line
   cat new.csv | dtrain predict runs/first - | head       standard input
   dtrain predict runs/cats photos/ --devices cuda:0      on a GPU";
 
@@ -31,7 +31,7 @@ Examples:
   dtrain generate runs/text -p \"To be, or\" -t 1000            what comes behind these words
   dtrain generate runs/text -n 8 --temperature 1 --top-k 40   eight texts, less cautious ones
   dtrain generate runs/text -p - --json < question.txt        for programs
-  dtrain generate runs/gpt2 --ids 464,3280,318 -t 50          of a model of ids: its tokenizer is yours
+  dtrain generate runs/gpt2 --ids 464,3280,318 -t 50          of a model of ids without a tokenizer
   dtrain generate runs/gpt2 --ids 464 --devices cuda:0        on a GPU";
 
 pub(super) const EXPORT_EXAMPLES: &str = "\
@@ -115,13 +115,13 @@ pub struct Predict {
 pub struct Generate {
     /// Run folder or name, with /CHECKPOINT for another than the best
     pub run: String,
-    /// What the text begins with; - reads it from standard input [default: a line break]
+    /// What the text begins with; - reads it from standard input [default: a line break, or the end of another text]
     #[arg(short, long, value_name = "TEXT", conflicts_with = "ids", allow_hyphen_values = true)]
     pub prompt: Option<String>,
     /// The same as token ids, of models that were trained on ids
     #[arg(long, value_name = "ID,ID,...", value_delimiter = ',')]
     pub ids: Vec<u32>,
-    /// How many tokens come behind that; of a text each is a byte
+    /// How many tokens come behind that, at most; without a tokenizer each is a byte of a text
     #[arg(short, long, value_name = "N", default_value_t = 256, value_parser = clap::value_parser!(u32).range(1..=1 << 24))]
     pub tokens: u32,
     /// How many texts

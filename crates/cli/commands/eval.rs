@@ -1,12 +1,13 @@
 //! `dtrain eval`: how good a trained model is, on the validation part or on new data with labels.
 
-use super::{print, print_json};
+use super::{print, print_json, tokenize};
 use crate::arguments::Eval;
 use crate::error::CliError;
 use crate::evaluate::{ClassFigures, ValueFigures, classes_csv, confusion_csv, confusion_svg};
 use crate::plan::Plan;
-use crate::predict::{Input, Predicted, Unit, Worker, at_once, ordered, progress};
+use crate::predict::{Input, Predicted, TokenName, Unit, Worker, at_once, ordered, progress};
 use crate::report::{Stream, Voice, amount, held_out_groups, loss, measure, percent};
+use crate::run_tokenizer;
 use crate::trained::Trained;
 use crate::whole_file::WholeFile;
 use dtrain_data::{
@@ -86,7 +87,7 @@ fn of_file(
     {
         return of_folder(trained, arguments, path, workers, voice);
     }
-    let mut input = Input::open(path, &trained.preparation, trained.config.data.as_ref())?;
+    let mut input = Input::open(path, &trained.preparation, trained.config.data.as_ref(), &TokenName::Id)?;
     if let Some(windows) = input.windows() {
         let message = match (windows.labels(), &arguments.targets) {
             (Some(_), None) => return of_table(trained, input, path, None, workers, voice),
@@ -359,19 +360,31 @@ fn of_text(
         let error = CliError::usage("the model was trained on a text, whose targets are its own tokens");
         return Err(error.hint("leave --targets out"));
     }
-    let path = path.to_owned();
+    let TargetSpec::ClassPerToken { classes } = trained.preparation.target else {
+        unreachable!("a text has a class per token")
+    };
+    let mut path = path.to_owned();
+    let made = tempfile::tempdir();
+    let made = made.map_err(|error| CliError::failed("cannot make a temporary folder").because(&error))?;
+    if let (Some(Source::Tokens(_)), Some(tokenizer)) =
+        (&trained.config.data, run_tokenizer::of(&trained.run)?)
+        && path.extension().is_none_or(|end| end != "bin")
+    {
+        let ids = made.path().join("ids.bin");
+        tokenize::ids_of(&path, &ids, &tokenizer, Voice::of(arguments.output))?;
+        path = ids;
+    }
     let batch = at_once(&trained.preparation, arguments.work.batch);
     let source = match trained.config.data.clone() {
         Some(Source::Text(options)) => Source::Text(TextOptions { path, val_split: 0.0, ..options }),
         Some(Source::Tokens(options)) => {
-            Source::Tokens(TokensOptions { path, val_path: None, val_split: 0.0, ..options })
+            // Whatever tokenizer lies beside it.
+            let vocabulary = Some(classes);
+            Source::Tokens(TokensOptions { path, val_path: None, vocabulary, val_split: 0.0, ..options })
         }
         _ => return Err(CliError::usage("the model was not trained on a text or on token ids")),
     };
     let text = dtrain_data::open(&source)?.train;
-    let TargetSpec::ClassPerToken { classes } = trained.preparation.target else {
-        unreachable!("a text has a class per token")
-    };
     let micro = EvaluationPlan::new(text.len(), batch);
     let mut numbers = 0..micro.micro_batches();
     let next = move || Ok(numbers.next().map(MicroBatch));

@@ -5,6 +5,7 @@ use crate::arguments::{Export, ExportTo};
 use crate::error::CliError;
 use crate::export::{Network, onnx, torch};
 use crate::report::{Voice, bytes};
+use crate::run_tokenizer::{TOKENIZER, file_of};
 use crate::trained::Trained;
 use crate::unusable::unusable;
 use crate::whole_file::{WholeFile, name_beside, unwritable};
@@ -30,6 +31,9 @@ pub fn run(arguments: &Export) -> Result<(), CliError> {
         }
         ExportTo::Torch => folder(&trained, &output)?,
     };
+    if let (Some(tokenizer), ExportTo::Safetensors | ExportTo::Onnx) = (file_of(&trained.run), arguments.to) {
+        Voice::here().say(&format!("note: its tokenizer is {}", tokenizer.display()));
+    }
     print(&format!(
         "{}  {}  checkpoint {} of {}\n",
         output.display(),
@@ -73,6 +77,9 @@ fn folder(trained: &Trained, output: &Path) -> Result<u64, CliError> {
         }
         let tensors =
             files.tensors.iter().map(|(name, tensor)| (name.as_str(), &tensor.shape[..], &tensor.values[..]));
+        if let Some(tokenizer) = file_of(&trained.run) {
+            fs::copy(tokenizer, temporary.join(TOKENIZER))?;
+        }
         write_tensors(&temporary.join("model.safetensors"), &[("format", "pt".to_owned())], tensors)?;
         let size = fs::metadata(temporary.join("model.safetensors"))?.len();
         fs::rename(&temporary, output)?;

@@ -3,7 +3,7 @@
 use crate::arguments::{Generate, Output};
 use crate::config::CudaList;
 use crate::error::CliError;
-use crate::generate::{Page, Sampling, Scribe, Tokens, Wanted};
+use crate::generate::{Page, Sampling, Scribe, Text, Tokens, Wanted};
 use crate::predict::{Unit, at_once, ordered, progress};
 use crate::report::{Voice, amount};
 use crate::trained::{Seat, Trained};
@@ -30,6 +30,7 @@ pub fn run(arguments: &Generate) -> Result<(), CliError> {
             top_p: arguments.top_p,
         },
         seed: Seed(arguments.seed),
+        end: tokens.end(),
     };
     let gpus = trained.gpus(&arguments.work.devices, |words| voice.say(words))?;
     let seats = arguments.work.seats(gpus.as_ref().map(CudaList::numbers));
@@ -43,37 +44,47 @@ pub fn run(arguments: &Generate) -> Result<(), CliError> {
     };
     let mut scribes: Vec<Scribe<'_>> = seats.into_iter().take(busy).map(scribe).collect();
     let begun = Instant::now();
-    let mut page = Page::new(tokens);
+    let mut page = Page::new(tokens.clone());
     let written = match samples == 1 && !arguments.output.json {
-        true => one(&mut scribes[0], &wanted, &mut page),
-        false => several(scribes, &wanted, (0..samples, rows), arguments.output, &mut page),
+        true => one(&mut scribes[0], &wanted, (&tokens, &mut page)),
+        false => several(scribes, &wanted, (0..samples, rows), arguments.output, (&tokens, &mut page)),
     };
     // Whoever has read enough (`| head`) is no error.
     if page.is_unread() {
         return Ok(());
     }
-    written?;
-    let made = samples * u64::from(wanted.tokens);
+    let made = written?;
     let rate = made as f64 / begun.elapsed().as_secs_f64().max(1e-9);
     voice.say(&format!("{} by {} ({rate:.1} a second)", amount(made, "token"), trained.id));
     Ok(())
 }
 
-/// A text, as it comes.
-fn one(scribe: &mut Scribe<'_>, wanted: &Wanted, page: &mut Page) -> Result<(), CliError> {
-    page.put(&wanted.prompt)?;
-    scribe.write(wanted, 0..1, |newest| page.put(newest))?;
-    page.end()
+/// A text, as it comes; how many tokens were written.
+fn one(
+    scribe: &mut Scribe<'_>,
+    wanted: &Wanted,
+    (tokens, page): (&Tokens, &mut Page),
+) -> Result<u64, CliError> {
+    page.put(tokens.visible(&wanted.prompt))?;
+    let text = scribe.write(wanted, 0..1, |newest| page.put(newest))?;
+    page.end()?;
+    Ok(made(&text, wanted))
 }
 
-/// Texts, in the order of their numbers.
+/// How many tokens of texts were written.
+fn made(texts: &[Text], wanted: &Wanted) -> u64 {
+    texts.iter().map(|text| (text.tokens.len() - wanted.prompt.len()) as u64).sum()
+}
+
+/// Texts, in the order of their numbers; how many tokens were written.
 fn several(
     scribes: Vec<Scribe<'_>>,
     wanted: &Wanted,
     (mut all, rows): (Range<u64>, u64),
     output: Output,
-    page: &mut Page,
-) -> Result<(), CliError> {
+    (tokens, page): (&Tokens, &mut Page),
+) -> Result<u64, CliError> {
+    let mut count = 0;
     let bar =
         progress(Voice::of(output), Some((all.end - all.start) * u64::from(wanted.tokens)), Unit::Tokens);
     let next = || {
@@ -93,11 +104,12 @@ fn several(
         Ok((piece, texts))
     };
     let written = ordered(scribes, next, work, |(piece, texts)| {
+        count += made(&texts, wanted);
         bar.suspend(|| {
             for (number, text) in piece.zip(&texts) {
                 match output.json {
-                    true => page.line(&json_of(number, text, wanted, page))?,
-                    false => page.put(text).and_then(|()| page.end_of_several())?,
+                    true => page.line(&json_of(number, text, wanted, tokens)?)?,
+                    false => page.put(tokens.visible(&text.tokens)).and_then(|()| page.end_of_several())?,
                 }
             }
             Ok(())
@@ -105,10 +117,22 @@ fn several(
         .inspect_err(|_| is_over.store(true, Ordering::Relaxed))
     });
     bar.finish_and_clear();
-    written
+    written.map(|()| count)
 }
 
-fn json_of(number: u64, text: &[u32], wanted: &Wanted, page: &Page) -> serde_json::Value {
-    let (prompt, behind) = text.split_at(wanted.prompt.len());
-    json!({"sample": number, "prompt": page.named(prompt), "text": page.named(behind), "seed": wanted.seed.0})
+fn json_of(
+    number: u64,
+    text: &Text,
+    wanted: &Wanted,
+    tokens: &Tokens,
+) -> Result<serde_json::Value, CliError> {
+    let (prompt, behind) = text.tokens.split_at(wanted.prompt.len());
+    let [prompt, behind] = tokens.named(tokens.visible(prompt), behind)?;
+    Ok(json!({
+        "sample": number,
+        "prompt": prompt,
+        "text": behind,
+        "ended": text.has_ended,
+        "seed": wanted.seed.0,
+    }))
 }

@@ -19,6 +19,7 @@ pub mod shell;
 pub mod simulate;
 pub mod status;
 pub mod token;
+pub mod tokenize;
 pub mod track;
 pub mod train;
 

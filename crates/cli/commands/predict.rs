@@ -7,7 +7,7 @@ use crate::predict::{
 };
 use crate::report::{Voice, amount};
 use crate::trained::Trained;
-use dtrain_data::{Source, TargetSpec};
+use dtrain_data::TargetSpec;
 use std::sync::atomic::Ordering;
 
 /// Predicts and writes.
@@ -18,14 +18,15 @@ pub fn run(arguments: &Predict) -> Result<(), CliError> {
     trained.say_notes(if arguments.quiet { Voice::Quiet } else { Voice::here() });
     let preparation = &trained.preparation;
     let format = format_of(arguments)?;
+    let name = TokenName::of(&trained)?;
     // All are looked at before the first is predicted.
     let inputs: Result<Vec<Input>, _> = arguments
         .inputs
         .iter()
-        .map(|path| Input::open(path, preparation, trained.config.data.as_ref()))
+        .map(|path| Input::open(path, preparation, trained.config.data.as_ref(), &name))
         .collect();
     let inputs = inputs?;
-    let shape = output_lines(&trained, format, &inputs, arguments)?;
+    let shape = output_lines(&trained, (format, &name), &inputs, arguments)?;
     let is_quiet = arguments.quiet || arguments.output.is_none();
     let voice = if is_quiet { Voice::Quiet } else { Voice::here() };
     let work = &arguments.work;
@@ -87,7 +88,7 @@ fn format_of(arguments: &Predict) -> Result<Format, CliError> {
 /// *Errors*: arrays of token ids whose outputs have no shape in common, which are to be one array.
 fn output_lines(
     trained: &Trained,
-    format: Format,
+    (format, name): (Format, &TokenName),
     inputs: &[Input],
     arguments: &Predict,
 ) -> Result<OutputLines, CliError> {
@@ -112,10 +113,6 @@ fn output_lines(
         let (one, other) = (shown(0, &inputs[0]), shown(odd, &inputs[odd]));
         return Err(CliError::usage(format!("{one}, and {other}")).hint("predict them into an array each"));
     }
-    let name = match trained.config.data {
-        Some(Source::Text(_)) => TokenName::Byte,
-        _ => TokenName::Id,
-    };
-    let next = NextToken { name, vocabulary: classes as usize, time };
+    let next = NextToken { name: name.clone(), vocabulary: classes as usize, time };
     Ok(OutputLines::of_tokens(format, preparation, next))
 }

@@ -21,6 +21,7 @@ use crate::recipe::CUDA;
 use crate::report::{Voice, banner};
 use crate::request::{Place, Request, Start, settings};
 use crate::run_folder::RunFolder;
+use crate::run_tokenizer;
 use crate::session::{self, Predecessor, Session};
 use crate::watch::Watchers;
 use dtrain_checkpoint::{Check, CheckpointId, Exported, FileStore, RunLock, Store};
@@ -121,6 +122,7 @@ pub fn run(
     };
     let begun = begun.and_then(|()| write_config(&run, &plan, &request.place)).and_then(|lock| {
         by_libraries.keep(&run.path)?;
+        run_tokenizer::keep(&run, &plan.config)?;
         let program = plan.external();
         program.map_or(Ok(()), |program| program.begun(&run.path)).map_err(CliError::failed)?;
         Ok(lock)

@@ -70,7 +70,7 @@ pub(super) fn data(r: &Resolved) -> Option<Source> {
             path: needed_path(r, "data.path"),
             val_path: path(r, "data.val_path"),
             context: r.count("data.context"),
-            vocabulary: r.count("data.vocabulary"),
+            vocabulary: r.int("data.vocabulary"),
             val_split: fraction(r),
         }),
     })

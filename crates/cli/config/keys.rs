@@ -229,7 +229,7 @@ pub static KEYS: &[Key] = &[
         .when("data.kind", &["csv", "parquet"]),
     Key::new("data.classes", COUNT_OR_NONE, "none", Bits, "number of classes; none: what the labels say").when("data.kind", &["idx", "tar", "parquet_images", "csv", "parquet", "windows", "npy"]),
     Key::new("data.context", COUNT, "128", Bits, "tokens a sample sees; text: bytes").when("data.kind", &["text", "tokens"]),
-    Key::new("data.vocabulary", Type::Int(2, 65_536), "50257", Bits, "how many token ids there are; 50257: those of GPT-2")
+    Key::new("data.vocabulary", Type::Either(&[AUTO, Type::Int(2, 65_536)]), "auto", Bits, "how many token ids there are; auto: as many as the tokenizer.json beside them has, or else 50257, those of GPT-2")
         .when("data.kind", &["tokens"]),
     Key::new("data.val_split", SPLIT, "0.1", Bits, "share held out for validation, where no held-out file is given")
         .when("data.kind", &["idx", "images", "tar", "parquet_images", "clips", "csv", "parquet", "windows", "npy", "text", "tokens"]),

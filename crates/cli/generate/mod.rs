@@ -9,4 +9,4 @@ mod scribe;
 
 pub use page::{Page, Tokens};
 pub use sampling::Sampling;
-pub use scribe::{Scribe, Wanted};
+pub use scribe::{Scribe, Text, Wanted};

@@ -28,6 +28,17 @@ pub struct Wanted {
     pub sampling: Sampling,
     /// What is drawn follows from it, and from the number of the text.
     pub seed: Seed,
+    /// The token that ends a text, if there is one.
+    pub end: Option<u32>,
+}
+
+/// A text.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Text {
+    /// Prompt and all, without the token that ended it.
+    pub tokens: Vec<u32>,
+    /// Whether it has come to its end, and not to what is wanted.
+    pub has_ended: bool,
 }
 
 /// Writes texts.
@@ -59,7 +70,7 @@ impl<'a> Scribe<'a> {
         Self { trained, whole, seat, rows, context: spec.input_width(), vocabulary, window: None }
     }
 
-    /// Texts of these numbers, at most as many as `rows` says; `hear` is given the newest token of each as they come.
+    /// Texts of these numbers, at most as many as `rows` says; `hear` is given the newest token of each as they come, until all have ended.
     ///
     /// *Errors*: of the model or its device; outputs that are no numbers; what `hear` gives. *Blocks* until the last token.
     pub fn write(
@@ -67,10 +78,12 @@ impl<'a> Scribe<'a> {
         wanted: &Wanted,
         numbers: Range<u64>,
         mut hear: impl FnMut(&[u32]) -> Result<(), CliError>,
-    ) -> Result<Vec<Vec<u32>>, CliError> {
+    ) -> Result<Vec<Text>, CliError> {
         let count = (numbers.end - numbers.start) as usize;
         let mut texts = vec![wanted.prompt.clone(); count];
         let (mut room, mut newest) = (Vec::new(), vec![0; count]);
+        // How long each is that has ended. It goes on with the others, which are as long, and nobody hears of it.
+        let mut ended = vec![None; count];
         for place in 0..wanted.tokens {
             let outputs = self.outputs_behind(&texts)?;
             for ((number, newest), outputs) in numbers.clone().zip(&mut newest).zip(outputs) {
@@ -81,9 +94,21 @@ impl<'a> Scribe<'a> {
                 })?;
             }
             texts.iter_mut().zip(&newest).for_each(|(text, newest)| text.push(*newest));
+            for ((ended, text), newest) in ended.iter_mut().zip(&texts).zip(&newest) {
+                if ended.is_none() && Some(*newest) == wanted.end {
+                    *ended = Some(text.len() - 1);
+                }
+            }
+            if ended.iter().all(Option::is_some) {
+                break;
+            }
             hear(&newest)?;
         }
-        Ok(texts)
+        let cut = |(mut tokens, ended): (Vec<u32>, Option<usize>)| {
+            tokens.truncate(ended.unwrap_or(tokens.len()));
+            Text { tokens, has_ended: ended.is_some() }
+        };
+        Ok(texts.into_iter().zip(ended).map(cut).collect())
     }
 
     /// The outputs of the model behind the last token of each text; all are as long.

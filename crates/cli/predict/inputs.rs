@@ -1,5 +1,6 @@
 //! What is to be predicted, cut into pieces: tables line by line, arrays sample by sample.
 
+use super::token_name::TokenName;
 use crate::error::CliError;
 use dtrain_data::{
     CsvOptions, DataError, INPUT_NEEDS, ImageFiles, InputArray, InputSpec, LONGEST_ROW, ParquetText,
@@ -96,8 +97,10 @@ enum Rest {
     Prompts {
         text: Lines,
         ready: VecDeque<Vec<u32>>,
-        /// Tokens that the model sees.
+        name: TokenName,
+        /// Tokens that the model sees, and how many there are.
         context: usize,
+        vocabulary: u32,
         /// Lines of a piece.
         most: usize,
     },
@@ -132,13 +135,14 @@ impl<R: Read> Read for Counted<R> {
 }
 
 impl Input {
-    /// Opens a file, or standard input for `-`.
+    /// Opens a file, or standard input for `-`. `name`: what tokens are, of a model of texts.
     ///
     /// *Errors*: it is not there; its columns or its samples are not those of training.
     pub fn open(
         path: &Path,
         preparation: &Preparation,
         trained_on: Option<&Source>,
+        name: &TokenName,
     ) -> Result<Self, CliError> {
         if let Some(images) = ImageFiles::open(path, preparation)? {
             return Ok(Self::of_images(images));
@@ -162,14 +166,15 @@ impl Input {
                 Some(array) => Rest::Sequences { array, next: 0, most },
                 None => {
                     let text = Self::text(path)?;
-                    if !matches!(trained_on, Some(Source::Text(_))) {
+                    let name = name.clone();
+                    if let TokenName::Id = name {
                         let shown = text.path.display();
                         let error = CliError::usage(format!("{shown} is no .npy array of token ids"));
-                        let hint = "the model was trained on ids, whose tokenizer dtrain does not know: save \
-                                    those of a text as an array [n, time]";
+                        let hint = "the model was trained on ids, and the run has no tokenizer: save those of a text as an array \
+                                    [n, time]";
                         return Err(error.hint(hint));
                     }
-                    Rest::Prompts { text, ready: VecDeque::new(), context: length, most }
+                    Rest::Prompts { text, ready: VecDeque::new(), name, context: length, vocabulary, most }
                 }
             };
             return Ok(Self { parser: None, rest });
@@ -316,18 +321,19 @@ impl Input {
                 let sequences: Vec<Vec<u32>> = rows.map(|row| array.sequence(row).to_vec()).collect();
                 Ok((!sequences.is_empty()).then_some(Piece::Tokens(sequences)))
             }
-            Rest::Prompts { text, ready, context, most } => {
+            Rest::Prompts { text, ready, name, context, vocabulary, most } => {
                 while ready.is_empty() {
                     let Some(Piece::Text { text, .. }) = text.next_piece()? else { return Ok(None) };
                     let lines = text.split(|byte| *byte == b'\n');
                     let lines = lines.map(|line| line.strip_suffix(b"\r").unwrap_or(line));
-                    // The model sees the last bytes of a line that is longer.
-                    let seen = |line: &[u8]| line[line.len().saturating_sub(*context)..].to_vec();
-                    ready.extend(
-                        lines
-                            .filter(|line| !line.is_empty())
-                            .map(|line| seen(line).into_iter().map(u32::from).collect()),
-                    );
+                    for line in lines.filter(|line| !line.is_empty()) {
+                        let mut tokens = name.tokens(line, *vocabulary)?.unwrap_or_default();
+                        // The model sees the last tokens of a line that is longer.
+                        tokens.drain(..tokens.len().saturating_sub(*context));
+                        if !tokens.is_empty() {
+                            ready.push_back(tokens);
+                        }
+                    }
                 }
                 let most = (*most).min(ready.len());
                 Ok(Some(Piece::Tokens(ready.drain(..most).collect())))

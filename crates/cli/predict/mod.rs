@@ -11,13 +11,15 @@ mod outputs;
 mod pipeline;
 mod progress;
 mod shares;
+mod token_name;
 mod worker;
 
 pub use format::Format;
 pub use inputs::{Input, Piece};
-pub use next_token::{NextToken, TokenName};
+pub use next_token::NextToken;
 pub use outputs::{OutputLines, Writer};
 pub use pipeline::ordered;
 pub use progress::{Unit, progress};
 pub use shares::{greatest, probabilities};
+pub use token_name::TokenName;
 pub use worker::{Predicted, Worker, at_once, unless_it_fails};

@@ -4,6 +4,7 @@
 
 use super::format::Format;
 use super::shares::probabilities;
+use super::token_name::TokenName;
 use super::worker::Predicted;
 use crate::csv_field::csv_field;
 use serde_json::{Value, json};
@@ -11,15 +12,6 @@ use std::io::Write;
 
 /// How many tokens a JSON line names.
 const NAMED: usize = 5;
-
-/// What a token is to people.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum TokenName {
-    /// A byte of a text.
-    Byte,
-    /// A number: nobody here knows the tokenizer.
-    Id,
-}
 
 /// Turns the outputs after each token of a sequence into what is written of it.
 #[derive(Clone, Debug)]
@@ -89,9 +81,10 @@ impl NextToken {
         text
     }
 
-    /// A byte that can be printed as it is, another one as in a string of Rust or Python.
+    /// A byte that can be printed as it is, another one as in a string of Rust or Python; the text of a known token.
     fn shown(&self, token: usize) -> String {
-        match (self.name, u8::try_from(token)) {
+        match (&self.name, u8::try_from(token)) {
+            (TokenName::Known(tokenizer), _) => tokenizer.decode(&[token as u32]).unwrap_or_default(),
             (TokenName::Byte, Ok(byte @ b' '..=b'~')) => char::from(byte).to_string(),
             (TokenName::Byte, Ok(byte)) => byte.escape_ascii().to_string(),
             _ => token.to_string(),
@@ -100,7 +93,7 @@ impl NextToken {
 
     fn named(&self, token: usize) -> Value {
         match self.name {
-            TokenName::Byte => json!(self.shown(token)),
+            TokenName::Byte | TokenName::Known(_) => json!(self.shown(token)),
             TokenName::Id => json!(token),
         }
     }

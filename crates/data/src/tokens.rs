@@ -1,13 +1,14 @@
 //! Token ids that a tokenizer wrote: little-endian `u16`, one after the other, nothing else in the file, cut into windows.
 //!
 //! This is what nanoGPT's prepare.py writes, to `train.bin` and `val.bin`. Files are mapped and read where a sample is
-//! needed, so they may be larger than memory, and an id beyond the vocabulary is found when its sample is read. It does
-//! not know tokenizers, nor which text an id stands for.
+//! needed, so they may be larger than memory, and an id beyond the vocabulary is found when its sample is read. Of a tokenizer that lies
+//! beside them it knows how many ids it has, and not which text an id stands for.
 
 use crate::mmap::Mapping;
 use crate::windows::{Sequence, Windows};
 use crate::{DataError, Dataset, Opened, SampleSlot, SampleSpec};
 use dtrain_types::Key;
+use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -16,6 +17,12 @@ const NEEDS: &str = "kind tokens needs `path`, a file of u16 token ids or a fold
 /// Bytes of one id.
 const WIDTH: usize = 2;
 const NUMPY_MAGIC: &[u8] = b"\x93NUMPY";
+/// What a tokenizer of Hugging Face is called.
+const TOKENIZER: &str = "tokenizer.json";
+/// How many ids GPT-2 has.
+const OF_GPT2: u32 = 50_257;
+/// The most ids there are of two bytes each.
+const MOST: u64 = 1 << 16;
 
 /// Which token ids, and how they are cut.
 #[derive(Clone, Debug, PartialEq)]
@@ -26,17 +33,73 @@ pub struct TokensOptions {
     pub val_path: Option<PathBuf>,
     /// Tokens in one sample.
     pub context: usize,
-    /// How many ids there are: every id is below it.
-    pub vocabulary: u32,
+    /// How many ids there are: every id is below it. None is as many as the tokenizer has that lies beside them, or else those of GPT-2.
+    pub vocabulary: Option<u32>,
     /// The share at the end that is held out if there is no file for validation; 0 is none.
     pub val_split: f64,
 }
 
 impl TokensOptions {
-    /// Windows of 128 tokens of GPT-2, the last tenth held out if there is no file for validation.
+    /// Windows of 128 tokens, the last tenth held out if there is no file for validation.
     #[must_use]
     pub fn new(path: impl Into<PathBuf>) -> Self {
-        Self { path: path.into(), val_path: None, context: 128, vocabulary: 50_257, val_split: 0.1 }
+        Self { path: path.into(), val_path: None, context: 128, vocabulary: None, val_split: 0.1 }
+    }
+
+    /// The tokenizer that made the ids, where it lies beside them: in their folder.
+    #[must_use]
+    pub fn tokenizer(&self) -> Option<PathBuf> {
+        let folder = if self.path.is_dir() { &self.path } else { self.path.parent()? };
+        Some(folder.join(TOKENIZER)).filter(|file| file.is_file())
+    }
+
+    fn vocabulary(&self) -> Result<u32, DataError> {
+        match (self.vocabulary, self.tokenizer()) {
+            (Some(vocabulary), _) => Ok(vocabulary),
+            (None, Some(file)) => vocabulary_of(file),
+            (None, None) => Ok(OF_GPT2),
+        }
+    }
+}
+
+/// How many ids a `tokenizer.json` has: one more than the greatest.
+fn vocabulary_of(file: PathBuf) -> Result<u32, DataError> {
+    /// Tokens by their names, or a list of them.
+    #[derive(serde::Deserialize)]
+    #[serde(untagged)]
+    enum Vocabulary {
+        Named(BTreeMap<String, u32>),
+        Listed(Vec<serde::de::IgnoredAny>),
+    }
+    #[derive(serde::Deserialize)]
+    struct Model {
+        vocab: Vocabulary,
+    }
+    #[derive(serde::Deserialize)]
+    struct Added {
+        id: u32,
+    }
+    #[derive(serde::Deserialize)]
+    struct Tokenizer {
+        model: Model,
+        #[serde(default)]
+        added_tokens: Vec<Added>,
+    }
+    let text = fs::read(&file).map_err(|source| DataError::io(&file, NEEDS, source))?;
+    let read = serde_json::from_slice::<Tokenizer>(&text);
+    let tokenizer =
+        read.map_err(|error| DataError::NoTokenizer { file: file.clone(), problem: error.to_string() })?;
+    let known = match tokenizer.model.vocab {
+        Vocabulary::Named(tokens) => tokens.into_values().max().map_or(0, |greatest| u64::from(greatest) + 1),
+        Vocabulary::Listed(tokens) => tokens.len() as u64,
+    };
+    let added = tokenizer.added_tokens.iter().map(|added| u64::from(added.id) + 1).max();
+    match known.max(added.unwrap_or(0)) {
+        vocabulary @ 2..=MOST => Ok(vocabulary as u32),
+        vocabulary => Err(DataError::NoTokenizer {
+            file,
+            problem: format!("it has {vocabulary} tokens, and ids of u16 are 2 to {MOST}"),
+        }),
     }
 }
 
@@ -47,7 +110,8 @@ struct Tokens {
 }
 
 pub(crate) fn open(options: &TokensOptions) -> Result<Opened, DataError> {
-    let &TokensOptions { ref path, ref val_path, context, vocabulary, val_split } = options;
+    let &TokensOptions { ref path, ref val_path, context, val_split, .. } = options;
+    let vocabulary = options.vocabulary()?;
     let (file, beside) = match path.is_dir() {
         true => (path.join("train.bin"), Some(path.join("val.bin"))),
         false => (path.clone(), None),

@@ -221,8 +221,12 @@ fn token_ids_must_be_enough_for_a_window() {
 fn an_id_beyond_the_vocabulary_is_named_with_its_place() {
     let folder = tempfile::tempdir().unwrap();
     let path = file(folder.path(), "train.bin", ids(40));
-    let options =
-        |vocabulary| TokensOptions { context: 4, vocabulary, val_split: 0.5, ..TokensOptions::new(&path) };
+    let options = |vocabulary| TokensOptions {
+        context: 4,
+        vocabulary: Some(vocabulary),
+        val_split: 0.5,
+        ..TokensOptions::new(&path)
+    };
     let refused_at = |vocabulary| refused(Source::Tokens(options(vocabulary)));
     // The first sample of each part is looked at when the file is opened: ids 0 to 4, and 20 to 24.
     says(&refused_at(4), &["train.bin position 4: token id 4 is out of range for a vocabulary of 4"]);

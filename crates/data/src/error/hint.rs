@@ -101,6 +101,12 @@ impl DataError {
             Self::HalfToken { .. } => {
                 "the file is cut off, or of another kind: bytes of a text are data.kind=text".into()
             }
+            Self::NoTokenizer { .. } => {
+                "set data.vocabulary, or take it away: `dtrain tokenize` writes one beside the ids that it makes".into()
+            }
+            Self::NoDocument { .. } => {
+                "texts are UTF-8; of .jsonl files and Parquet the field that --field names (text) is read".into()
+            }
             Self::IdOutOfRange { .. } => {
                 "set data.vocabulary to that of the tokenizer; ids are little-endian u16, without a header before them"
                     .into()

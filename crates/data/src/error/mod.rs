@@ -370,6 +370,24 @@ pub enum DataError {
         /// Its bytes.
         bytes: u64,
     },
+    /// What lies beside token ids is no tokenizer, or none for such ids.
+    #[error("{} is no tokenizer of these ids: {problem}", file.display())]
+    NoTokenizer {
+        /// The file.
+        file: PathBuf,
+        /// What is wrong with it.
+        problem: String,
+    },
+    /// What is read as documents has none.
+    #[error("{}{}: {problem}", file.display(), line.map_or_else(String::new, |line| format!(" line {line}")))]
+    NoDocument {
+        /// The file.
+        file: PathBuf,
+        /// The line, or the row of a table, from 1.
+        line: Option<u64>,
+        /// What is wrong with it.
+        problem: String,
+    },
     /// A token id beyond the vocabulary.
     #[error("{} position {position}: token id {id} is out of range for a vocabulary of {vocabulary}", file.display())]
     IdOutOfRange {

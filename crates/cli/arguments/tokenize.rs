@@ -1,0 +1,51 @@
+//! The command line of `tokenize`.
+
+use super::output::Output;
+use clap::Args;
+use std::path::PathBuf;
+
+pub(super) const EXAMPLES: &str = "\
+Examples:
+  dtrain tokenize text.txt --vocabulary 8192 -o data     learn 8192 tokens from a text, and write it in them
+  dtrain tokenize a.txt b.txt.gz -t gpt2 -o data         by the tokenizer.json in the folder gpt2
+  dtrain tokenize train.jsonl --val val.jsonl -t tokenizer.json -o data
+  dtrain tokenize docs.parquet --field content -t tokenizer.json -o data
+  dtrain train data.kind=tokens data.path=data           then";
+
+/// What is read of a line of `.jsonl` or a row of Parquet, unless it is said.
+pub const FIELD: &str = "text";
+
+/// `dtrain tokenize`.
+#[derive(Args, Clone, Debug)]
+pub struct Tokenize {
+    /// Texts, JSON Lines (.jsonl; both plain or .gz) and Parquet files, or folders of them; - is a text on standard input
+    #[arg(required = true, value_name = "TEXT")]
+    pub texts: Vec<PathBuf>,
+    /// The folder for train.bin, val.bin and tokenizer.json; it is made if it is not there
+    #[arg(short = 'o', long = "output", value_name = "FOLDER")]
+    pub folder: PathBuf,
+    /// A tokenizer.json of Hugging Face, or a folder that has one
+    #[arg(
+        short,
+        long,
+        value_name = "FILE",
+        required_unless_present = "vocabulary",
+        conflicts_with = "vocabulary"
+    )]
+    pub tokenizer: Option<PathBuf>,
+    /// Learn a new tokenizer from the texts, of at most so many tokens: pairs of bytes, as those of GPT-2
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(257..=65_536))]
+    pub vocabulary: Option<u32>,
+    /// A text to validate on, for val.bin; may be given several times [default: training holds out the end of train.bin]
+    #[arg(long, value_name = "TEXT")]
+    pub val: Vec<PathBuf>,
+    /// What is read of each line of .jsonl, and of each row of Parquet
+    #[arg(long, value_name = "NAME", default_value = FIELD)]
+    pub field: String,
+    /// The token behind each text, or none [default: <|endoftext|>, </s> or the like, if there is one]
+    #[arg(long, value_name = "TOKEN")]
+    pub end: Option<String>,
+    /// How much is said.
+    #[command(flatten)]
+    pub output: Output,
+}

@@ -1,0 +1,293 @@
+//! `dtrain tokenize`: texts into files of token ids to train on, by a tokenizer that is there or one that is learnt from them.
+
+use super::print;
+use crate::arguments::{FIELD, Output, Tokenize};
+use crate::error::CliError;
+use crate::predict::{Unit, progress};
+use crate::report::{Voice, amount, bytes};
+use crate::run_tokenizer::{TOKENIZER, failed, open};
+use crate::whole_file::{WholeFile, unwritable};
+use dtrain_data::{DataError, TextPart, Texts};
+use dtrain_tokenizer::{Encoder, Tokenizer, learn};
+use indicatif::ProgressBar;
+use serde_json::json;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// The ids of a file are `u16`.
+const MOST_TOKENS: u32 = 1 << 16;
+
+/// What was written of some texts.
+#[derive(Clone, Copy, Debug, Default)]
+struct Written {
+    texts: u64,
+    bytes: u64,
+    tokens: u64,
+}
+
+/// Writes `train.bin`, `tokenizer.json` and, where there are texts for it, `val.bin`: each is whole or not there, and `train.bin` is the last.
+///
+/// *Errors*: of the texts, by file and line; of the tokenizer; files that are there already; of the disk. *Blocks* to the end.
+pub fn run(arguments: &Tokenize) -> Result<(), CliError> {
+    let Output { json, .. } = arguments.output;
+    let voice = Voice::of(arguments.output);
+    let (train, val) = (files(&arguments.texts)?, files(&arguments.val)?);
+    let given = arguments.tokenizer.as_deref().map(open).transpose()?;
+    check_free(&arguments.folder, given.as_ref())?;
+    let is_twice = |file: &PathBuf| file == Path::new("-");
+    if let (Some(_), true) = (arguments.vocabulary, train.iter().any(is_twice)) {
+        let error =
+            CliError::usage("--vocabulary reads the texts twice, and standard input can be read once");
+        return Err(error.hint("write the text to a file first"));
+    }
+    let field = &arguments.field;
+    let tokenizer = match (given, arguments.vocabulary) {
+        (Some(given), _) => given,
+        (None, vocabulary) => learnt(&train, field, vocabulary.unwrap_or(MOST_TOKENS), voice)?,
+    };
+    if tokenizer.vocabulary() > MOST_TOKENS {
+        let message = format!("the tokenizer has {} tokens", tokenizer.vocabulary());
+        let hint =
+            format!("files of token ids hold at most {MOST_TOKENS}: --vocabulary N learns a smaller one");
+        return Err(CliError::usage(message).hint(hint));
+    }
+    let end = end_of_text(&tokenizer, arguments.end.as_deref())?;
+    let is_new = !arguments.folder.exists();
+    fs::create_dir_all(&arguments.folder).map_err(|error| unwritable(&arguments.folder, &error))?;
+    let written = write(arguments, (&tokenizer, end.map(|(_, id)| id)), (&train, &val), voice);
+    let (train, val) = written.inspect_err(|_| {
+        // What was made for nothing goes away again, unless somebody has put something there.
+        if is_new {
+            let _ = fs::remove_dir(&arguments.folder);
+        }
+    })?;
+    let end = end.map(|(name, _)| name);
+    if json {
+        let of = |name: &str, written: Written| {
+            let Written { texts, bytes, tokens } = written;
+            json!({"path": arguments.folder.join(name), "texts": texts, "bytes": bytes, "tokens": tokens})
+        };
+        let line = json!({
+            "vocabulary": tokenizer.vocabulary(),
+            "end": end,
+            "train": of("train.bin", train),
+            "val": val.map(|val| of("val.bin", val)),
+        });
+        return print(&format!("{line}\n"));
+    }
+    for (name, written) in [("train.bin", Some(train)), ("val.bin", val)] {
+        if let Some(Written { texts, bytes: of, tokens }) = written {
+            let rate = of as f64 / tokens as f64;
+            let (texts, of, tokens) = (amount(texts, "text"), bytes(of), amount(tokens, "token"));
+            let file = arguments.folder.join(name);
+            voice.say(&format!("{}: {tokens} ({rate:.2} bytes each, {texts} of {of})", file.display()));
+        }
+    }
+    let behind = end.map_or("nothing behind a text".to_owned(), |end| format!("{end} behind each text"));
+    let vocabulary = amount(tokenizer.vocabulary().into(), "token");
+    voice.say(&format!("{}: {vocabulary}, {behind}", arguments.folder.join(TOKENIZER).display()));
+    voice.say(&format!(
+        "train on them: dtrain train data.kind=tokens data.path={}",
+        arguments.folder.display()
+    ));
+    Ok(())
+}
+
+/// The files of paths: a folder stands for those that lie in it, in the order of their names.
+fn files(paths: &[PathBuf]) -> Result<Vec<PathBuf>, CliError> {
+    let mut all = Vec::new();
+    for path in paths {
+        if !path.is_dir() {
+            all.push(path.clone());
+            continue;
+        }
+        let wrong = |error: std::io::Error| {
+            CliError::usage(format!("cannot read {}", path.display())).because(&error)
+        };
+        let mut inside = Vec::new();
+        for entry in fs::read_dir(path).map_err(wrong)? {
+            let entry = entry.map_err(wrong)?;
+            let is_hidden = entry.file_name().to_string_lossy().starts_with('.');
+            if !is_hidden && entry.path().is_file() {
+                inside.push(entry.path());
+            }
+        }
+        if inside.is_empty() {
+            return Err(CliError::usage(format!("there is no file in {}", path.display())));
+        }
+        inside.sort();
+        all.extend(inside);
+    }
+    Ok(all)
+}
+
+/// *Errors*: files would be written over.
+fn check_free(folder: &Path, given: Option<&Tokenizer>) -> Result<(), CliError> {
+    let is_there = |name: &&str| {
+        let file = folder.join(name);
+        let is_same = || given.is_some_and(|given| fs::read(&file).is_ok_and(|bytes| bytes == given.bytes()));
+        file.exists() && !(*name == TOKENIZER && is_same())
+    };
+    match ["train.bin", "val.bin", TOKENIZER].iter().find(|name| is_there(name)) {
+        None => Ok(()),
+        Some(name) => {
+            let error = CliError::usage(format!("{} is there already", folder.join(name).display()));
+            Err(error.hint("name another folder with -o, or take it away"))
+        }
+    }
+}
+
+/// The token that is put behind each text.
+///
+/// *Errors*: the tokenizer has none of that name.
+fn end_of_text<'a>(tokenizer: &Tokenizer, end: Option<&'a str>) -> Result<Option<(&'a str, u32)>, CliError> {
+    match end {
+        None => Ok(tokenizer.end_of_text()),
+        Some("none") => Ok(None),
+        Some(name) => match tokenizer.id(name) {
+            Some(id) => Ok(Some((name, id))),
+            None => {
+                let error = CliError::usage(format!("--end: the tokenizer has no token {name}"));
+                Err(error.hint("leave it out for that of the tokenizer, if it has one, or say none"))
+            }
+        },
+    }
+}
+
+/// Learns a tokenizer from files.
+fn learnt(files: &[PathBuf], field: &str, vocabulary: u32, voice: Voice) -> Result<Tokenizer, CliError> {
+    let bar = bar(files, voice);
+    let mut parts = Parts::new(files, field, &bar);
+    let mut problem = None;
+    let texts = std::iter::from_fn(|| {
+        loop {
+            match parts.next()? {
+                Ok(TextPart::Text(text)) => return Some(text),
+                Ok(TextPart::End) => {}
+                Err(error) => {
+                    problem = Some(error);
+                    return None;
+                }
+            }
+        }
+    });
+    let tokenizer = learn(texts, vocabulary).map_err(|error| failed(&error));
+    bar.finish_and_clear();
+    match problem {
+        Some(error) => Err(error.into()),
+        None => tokenizer,
+    }
+}
+
+/// Writes the ids of a text, a `.jsonl` or a Parquet file to another one, the end of a text behind each document.
+///
+/// *Errors*: of the text, by file and line; of the disk. *Blocks* to the end.
+pub(super) fn ids_of(from: &Path, to: &Path, tokenizer: &Tokenizer, voice: Voice) -> Result<(), CliError> {
+    let end = tokenizer.end_of_text().map(|(_, id)| id);
+    let (ids, _) = ids(to, (tokenizer, end), &[from.to_owned()], FIELD, voice)?;
+    ids.finish()
+}
+
+/// Writes all files.
+fn write(
+    arguments: &Tokenize,
+    tokens: (&Tokenizer, Option<u32>),
+    (train, val): (&[PathBuf], &[PathBuf]),
+    voice: Voice,
+) -> Result<(Written, Option<Written>), CliError> {
+    let (folder, field) = (&arguments.folder, &arguments.field);
+    let (train_ids, trained) = ids(&folder.join("train.bin"), tokens, train, field, voice)?;
+    let val = match val.is_empty() {
+        true => None,
+        false => Some(ids(&folder.join("val.bin"), tokens, val, field, voice)?),
+    };
+    let mut tokenizer = WholeFile::create(&folder.join(TOKENIZER))?;
+    tokenizer.write(tokens.0.bytes())?;
+    tokenizer.finish()?;
+    let val = val.map(|(ids, written)| ids.finish().map(|()| written)).transpose()?;
+    train_ids.finish()?;
+    Ok((trained, val))
+}
+
+/// Writes the ids of files, which are not finished then.
+fn ids(
+    path: &Path,
+    (tokenizer, end): (&Tokenizer, Option<u32>),
+    files: &[PathBuf],
+    field: &str,
+    voice: Voice,
+) -> Result<(WholeFile, Written), CliError> {
+    let mut file = WholeFile::create(path)?;
+    let mut written = Written::default();
+    let bar = bar(files, voice);
+    let mut encoder = Encoder::new(tokenizer, end);
+    let mut add = |ids: Vec<u32>, written: &mut Written| {
+        written.tokens += ids.len() as u64;
+        let bytes: Vec<u8> = ids.into_iter().flat_map(|id| (id as u16).to_le_bytes()).collect();
+        file.write(&bytes)
+    };
+    for part in Parts::new(files, field, &bar) {
+        match part? {
+            TextPart::Text(text) => {
+                written.bytes += text.len() as u64;
+                encoder.put(&text)
+            }
+            TextPart::End => {
+                written.texts += 1;
+                encoder.end()
+            }
+        }
+        .map_err(|error| failed(&error))?;
+        add(encoder.take(), &mut written)?;
+    }
+    add(encoder.finish().map_err(|error| failed(&error))?, &mut written)?;
+    bar.finish_and_clear();
+    match written.tokens {
+        0 => Err(CliError::usage(format!("there is no text for {}", path.display()))),
+        _ => Ok((file, written)),
+    }
+}
+
+/// A bar over the bytes of files, as far as their sizes are known.
+fn bar(files: &[PathBuf], voice: Voice) -> ProgressBar {
+    let sizes = files.iter().map(|file| fs::metadata(file).ok().filter(fs::Metadata::is_file));
+    progress(voice, sizes.map(|about| about.map(|about| about.len())).sum(), Unit::Bytes)
+}
+
+/// The documents of files, one file after the other, with a bar that says how far they are.
+struct Parts<'a> {
+    files: std::slice::Iter<'a, PathBuf>,
+    field: &'a str,
+    open: Option<Texts>,
+    bar: &'a ProgressBar,
+    /// Bytes of the files before.
+    before: u64,
+}
+
+impl<'a> Parts<'a> {
+    fn new(files: &'a [PathBuf], field: &'a str, bar: &'a ProgressBar) -> Self {
+        Self { files: files.iter(), field, open: None, bar, before: 0 }
+    }
+}
+
+impl Iterator for Parts<'_> {
+    type Item = Result<TextPart, DataError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        loop {
+            let open = match &mut self.open {
+                Some(open) => open,
+                none => match Texts::open(self.files.next()?, self.field) {
+                    Ok(opened) => none.insert(opened),
+                    Err(error) => return Some(Err(error)),
+                },
+            };
+            if let Some(part) = open.next() {
+                self.bar.set_position(self.before + open.read());
+                return Some(part);
+            }
+            self.before += open.size().unwrap_or(0);
+            self.open = None;
+        }
+    }
+}

@@ -1,0 +1,77 @@
+//! The tokenizer of a run: it lay beside the ids that the model was trained on, and goes with the model from there on.
+
+use crate::config::Config;
+use crate::error::CliError;
+use crate::run_folder::RunFolder;
+use crate::whole_file::WholeFile;
+use dtrain_data::Source;
+use dtrain_tokenizer::{Tokenizer, TokenizerError};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// What a tokenizer is called, wherever it lies.
+pub const TOKENIZER: &str = "tokenizer.json";
+
+/// Copies the tokenizer that lies beside the ids of a run into its folder, unless it has one.
+///
+/// *Errors*: of the disk.
+pub fn keep(run: &RunFolder, config: &Config) -> Result<(), CliError> {
+    let Some(Source::Tokens(ids)) = &config.data else { return Ok(()) };
+    let to = run.path.join(TOKENIZER);
+    let Some(from) = ids.tokenizer().filter(|_| !to.exists()) else { return Ok(()) };
+    let bytes = std::fs::read(&from)
+        .map_err(|error| CliError::usage(format!("cannot read {}", from.display())).because(&error))?;
+    let mut file = WholeFile::create(&to)?;
+    file.write(&bytes)?;
+    file.finish()
+}
+
+/// Where the tokenizer of a run is, if it has one.
+#[must_use]
+pub fn file_of(run: &RunFolder) -> Option<PathBuf> {
+    Some(run.path.join(TOKENIZER)).filter(|file| file.is_file())
+}
+
+/// The tokenizer of a run, if it has one.
+///
+/// *Errors*: it cannot be read, or is none. *Blocks* on the disk.
+pub fn of(run: &RunFolder) -> Result<Option<Arc<Tokenizer>>, CliError> {
+    file_of(run).map(|file| Ok(Arc::new(open(&file)?))).transpose()
+}
+
+/// Opens a `tokenizer.json`, or that of a folder.
+///
+/// *Errors*: it cannot be read, or is none. *Blocks* on the disk.
+pub fn open(path: &Path) -> Result<Tokenizer, CliError> {
+    let file = if path.is_dir() { path.join(TOKENIZER) } else { path.to_owned() };
+    Tokenizer::open(&file).map_err(|error| {
+        let hint = match &error {
+            TokenizerError::Unreadable { .. } => "give a tokenizer.json of Hugging Face, or a folder that has one",
+            _ => "a tokenizer.json is written by `save_pretrained` of a fast tokenizer, or by `dtrain tokenize --vocabulary N`",
+        };
+        CliError::usage(error.to_string()).hint(hint)
+    })
+}
+
+/// The tokens of a text, which `what` names to people, for a model that knows those below `vocabulary`.
+///
+/// *Errors*: it is no UTF-8; the tokenizer has tokens that the model does not know.
+pub fn encode(tokenizer: &Tokenizer, what: &str, text: &[u8], vocabulary: u32) -> Result<Vec<u32>, CliError> {
+    let text =
+        std::str::from_utf8(text).map_err(|_| CliError::usage(format!("{what} is no text of UTF-8")))?;
+    let tokens = tokenizer.encode(text).map_err(|error| failed(&error))?;
+    match tokens.iter().find(|token| **token >= vocabulary) {
+        None => Ok(tokens),
+        Some(token) => {
+            let message = format!("{what} has token {token}, and the model knows those below {vocabulary}");
+            Err(CliError::usage(message)
+                .hint("the tokenizer.json of the run is not the one that made its ids"))
+        }
+    }
+}
+
+/// A tokenizer that fails at its work.
+#[must_use]
+pub fn failed(error: &TokenizerError) -> CliError {
+    CliError::failed(error.to_string())
+}

@@ -1,0 +1,221 @@
+//! `dtrain tokenize`, and what a tokenizer beside token ids is to the runs that train on them.
+
+use crate::harness::{dtrain, folder, json, output, refused, said, train, write_text};
+use serde_json::Value;
+use std::fs;
+use std::io::Write;
+use std::path::Path;
+use std::process::Stdio;
+
+const SMALL: &str =
+    "model.kind=gpt model.layers=2 model.width=16 model.heads=2 model.dropout=0 data.context=32 steps=60";
+
+fn ids(path: &Path) -> Vec<u16> {
+    let bytes = fs::read(path).unwrap();
+    bytes.chunks(2).map(|two| u16::from_le_bytes(two.try_into().unwrap())).collect()
+}
+
+#[test]
+fn a_text_becomes_ids_of_tokens_that_were_learnt_from_it() {
+    let folder = folder();
+    let path = folder.path();
+    write_text(&path.join("text.txt"), 6_000);
+    write_text(&path.join("val.txt"), 500);
+    let line = json(path, "tokenize text.txt --vocabulary 280 --val val.txt -o data --json");
+    assert_eq!((line["end"].as_str(), line["train"]["texts"].as_u64()), (Some("<|endoftext|>"), Some(1)));
+    assert_eq!((line["train"]["bytes"].as_u64(), line["val"]["bytes"].as_u64()), (Some(6_000), Some(500)));
+    let vocabulary = line["vocabulary"].as_u64().unwrap();
+    assert!((258..=280).contains(&vocabulary), "{line}");
+    let (trained, val) = (ids(&path.join("data/train.bin")), ids(&path.join("data/val.bin")));
+    assert_eq!(
+        (trained.len() as u64, val.len() as u64),
+        (line["train"]["tokens"].as_u64().unwrap(), line["val"]["tokens"].as_u64().unwrap())
+    );
+    assert!(trained.len() < 3_000, "words are tokens: {}", trained.len());
+    assert!(trained.iter().chain(&val).all(|id| u64::from(*id) < vocabulary));
+    let ends = trained.iter().filter(|id| **id == 0).count();
+    assert_eq!(
+        (ends, trained.last()),
+        (1, Some(&0)),
+        "the end of a text is the first token of a new vocabulary"
+    );
+    // By the tokenizer that is there, the same; of several texts each has its end; a folder is its files.
+    fs::create_dir(path.join("texts")).unwrap();
+    for name in ["a.txt", "b.txt"] {
+        fs::copy(path.join("text.txt"), path.join("texts").join(name)).unwrap();
+    }
+    said(path, "tokenize texts -t data -o twice");
+    assert_eq!(ids(&path.join("twice/train.bin")), [&trained[..], &trained].concat());
+    assert!(!path.join("twice/val.bin").exists());
+    let same = |name: &str| fs::read(path.join(name).join("tokenizer.json")).unwrap();
+    assert!(same("twice") == same("data"));
+    said(path, "tokenize text.txt -t data/tokenizer.json --end none -o bare");
+    assert_eq!(ids(&path.join("bare/train.bin")), trained[..trained.len() - 1]);
+    // The same texts give the same files.
+    said(path, "tokenize text.txt --vocabulary 280 --val val.txt -o again");
+    for name in ["train.bin", "val.bin", "tokenizer.json"] {
+        assert!(
+            fs::read(path.join("data").join(name)).unwrap()
+                == fs::read(path.join("again").join(name)).unwrap()
+        );
+    }
+    let lines: String = ["the cat", "the dog"]
+        .map(|text| format!("{}\n", serde_json::json!({"text": text, "body": "a"})))
+        .concat();
+    fs::write(path.join("lines.jsonl"), lines).unwrap();
+    said(path, "tokenize lines.jsonl -t data -o lines --quiet");
+    assert_eq!(ids(&path.join("lines/train.bin")).iter().filter(|id| **id == 0).count(), 2);
+    said(path, "tokenize lines.jsonl -t data -o bodies --field body");
+    let body = ids(&path.join("bodies/train.bin"));
+    assert_eq!((body.len(), body[1], body[3]), (4, 0, 0));
+}
+
+#[test]
+fn a_model_of_a_known_tokenizer_reads_and_writes_text() {
+    let folder = folder();
+    let path = folder.path();
+    write_text(&path.join("text.txt"), 20_000);
+    let line = json(path, "tokenize text.txt --vocabulary 270 -o data --json");
+    let vocabulary = line["vocabulary"].as_u64().unwrap() as u32;
+    let run = train(path, &format!("data.kind=tokens data.path=data {SMALL} name=t"));
+    run.succeeded();
+    // The run stands on its own from here on.
+    let tokenizer = fs::read(path.join("data/tokenizer.json")).unwrap();
+    assert!(fs::read(path.join("runs/t/tokenizer.json")).unwrap() == tokenizer);
+    let given =
+        train(path, &format!("data.kind=tokens data.path=data data.vocabulary={vocabulary} {SMALL} name=u"));
+    assert_eq!(given.digest(), run.digest(), "the vocabulary is that of the tokenizer");
+    fs::remove_dir_all(path.join("data")).unwrap();
+    let text = said(path, "generate -q t --prompt the -t 20 --temperature 0");
+    assert!(text.starts_with("the") && text.len() >= 23, "{text:?}");
+    let line = json(path, "generate t --prompt the -t 20 --temperature 0 --json");
+    assert_eq!(format!("{}{}", line["prompt"].as_str().unwrap(), line["text"].as_str().unwrap()), text);
+    assert_eq!(line["ended"], false);
+    let four = said(path, "generate -q t --prompt the -t 20 -n 4 --ranks 1");
+    assert_eq!(
+        (four.matches("\n---\n").count(), said(path, "generate -q t --prompt the -t 20 -n 4 --ranks 3")),
+        (4, four)
+    );
+    // Without a prompt it is what comes behind the end of another text, which is not shown.
+    let behind = said(path, "generate -q t -t 20 --temperature 0");
+    assert!(!behind.contains("endoftext") && !behind.is_empty(), "{behind:?}");
+    assert_eq!(said(path, "generate -q t --ids 0 -t 20 --temperature 0"), behind);
+    // A text is measured as its ids are.
+    said(path, "tokenize text.txt -t runs/t -o ids");
+    let measured =
+        ["text.txt", "ids/train.bin"].map(|data| json(path, &format!("eval t --data {data} --json")));
+    assert!(measured[0]["tokens"].as_u64().unwrap() > 5_000, "{}", measured[0]);
+    assert_eq!(measured[0]["loss"], measured[1]["loss"]);
+    refused(path, "eval t --data runs/t/checkpoints", &["hint: "]);
+    // What comes next behind lines of a text is text.
+    fs::write(path.join("lines.txt"), "the cat\n\nsat on the\n").unwrap();
+    let next = said(path, "predict t lines.txt");
+    assert_eq!(next.lines().count(), 3, "{next}");
+    let word = &said(path, "generate -q t --prompt the~cat -t 1 --temperature 0")["the cat".len()..];
+    assert_eq!(
+        next.lines().nth(1).unwrap().rsplit_once(',').unwrap().0.trim_matches('"'),
+        word.trim_end_matches('\n')
+    );
+    let written = said(path, "predict t lines.txt -o out.jsonl --quiet")
+        + &fs::read_to_string(path.join("out.jsonl")).unwrap();
+    let first: Value = serde_json::from_str(written.lines().next().unwrap()).unwrap();
+    assert_eq!(first["prediction"], word);
+    said(path, "export t --to torch -o away");
+    assert!(fs::read(path.join("away/tokenizer.json")).unwrap() == tokenizer);
+    // Ids beyond what the model knows are an error, and no crash.
+    let more = json(path, "tokenize text.txt --vocabulary 400 -o more --json");
+    assert!(more["vocabulary"].as_u64().unwrap() > vocabulary.into(), "{more}");
+    fs::copy(path.join("more/tokenizer.json"), path.join("runs/t/tokenizer.json")).unwrap();
+    refused(path, "generate t --prompt the~cat~sat~on~the~mat.", &["the model knows those below", "hint: "]);
+    refused(path, "predict t text.txt", &["the model knows those below", "hint: "]);
+    fs::write(path.join("runs/t/tokenizer.json"), "{}").unwrap();
+    refused(path, "generate t --prompt a", &["runs/t/tokenizer.json is no tokenizer", "hint: "]);
+}
+
+#[test]
+fn a_text_ends_where_the_model_says_so() {
+    let folder = folder();
+    let path = folder.path();
+    let lines: String = (0..400).map(|_| "{\"text\": \"ab\"}\n").collect();
+    fs::write(path.join("lines.jsonl"), lines).unwrap();
+    said(path, "tokenize lines.jsonl --vocabulary 257 -o data");
+    train(path, &format!("data.kind=tokens data.path=data {SMALL} optimizer.lr=0.01 data.context=8 name=t"))
+        .succeeded();
+    let line = json(path, "generate t --prompt a -t 50 --temperature 0 --json");
+    assert_eq!((line["text"].as_str(), line["ended"].as_bool()), (Some("b"), Some(true)), "{line}");
+    assert_eq!(said(path, "generate -q t --prompt a -t 50 --temperature 0"), "ab");
+    assert_eq!(said(path, "generate -q t -t 50 --temperature 0 -n 3"), "ab\n---\n".repeat(3));
+    let (finished, _) = output(path, "generate t --prompt a -t 50 --temperature 0");
+    finished.said("1 token by ");
+}
+
+#[test]
+fn what_cannot_be_is_refused_and_leaves_nothing() {
+    let folder = folder();
+    let path = folder.path();
+    write_text(&path.join("text.txt"), 2_000);
+    fs::write(path.join("empty.txt"), "").unwrap();
+    fs::write(path.join("binary.bin"), [0xff, 0xfe, 0, 1]).unwrap();
+    fs::write(path.join("wrong.jsonl"), "{\"text\": \"a\"}\n{\"body\": \"a\"}\n").unwrap();
+    fs::write(path.join("none.json"), "{}").unwrap();
+    fs::create_dir(path.join("bare")).unwrap();
+    let many: String = (0..70_000).map(|id| format!("\"t{id}\": {id},")).collect();
+    let many = format!(
+        r#"{{"version": "1.0", "model": {{"type": "WordLevel", "unk_token": "t0", "vocab": {{{}}}}}}}"#,
+        many.trim_end_matches(',')
+    );
+    fs::write(path.join("many.json"), many).unwrap();
+    for (arguments, words) in [
+        ("tokenize text.txt -o data", &["--tokenizer"][..]),
+        ("tokenize text.txt --vocabulary 100 -o data", &["257..=65536"]),
+        ("tokenize text.txt --vocabulary 300 -t none.json -o data", &["cannot be used with"]),
+        ("tokenize text.txt -t none.json -o data", &["none.json is no tokenizer", "hint: "]),
+        ("tokenize text.txt -t missing -o data", &["cannot read missing", "hint: "]),
+        ("tokenize text.txt -t many.json -o data", &["70000 tokens", "at most 65536"]),
+        ("tokenize missing.txt --vocabulary 300 -o data", &["missing.txt does not exist", "hint: "]),
+        ("tokenize binary.bin --vocabulary 300 -o data", &["binary.bin: byte 0 is no UTF-8", "hint: "]),
+        (
+            "tokenize wrong.jsonl --vocabulary 300 -o data",
+            &["wrong.jsonl line 2: it has no \"text\", but body", "hint: "],
+        ),
+        ("tokenize empty.txt --vocabulary 300 -o data", &["there is no text for data/train.bin"]),
+        ("tokenize bare --vocabulary 300 -o data", &["there is no file in bare"]),
+        ("tokenize - --vocabulary 300 -o data", &["standard input can be read once", "hint: "]),
+        ("tokenize text.txt --vocabulary 300 --end stop -o data", &["no token stop", "hint: "]),
+        (
+            "tokenize text.txt --vocabulary 300 --val empty.txt -o data",
+            &["there is no text for data/val.bin"],
+        ),
+    ] {
+        refused(path, arguments, words);
+        assert!(!path.join("data").exists(), "{arguments}");
+    }
+    said(path, "tokenize text.txt --vocabulary 300 -o data");
+    let before = fs::read(path.join("data/train.bin")).unwrap();
+    refused(
+        path,
+        "tokenize text.txt --vocabulary 300 -o data",
+        &["data/train.bin is there already", "hint: "],
+    );
+    assert!(fs::read(path.join("data/train.bin")).unwrap() == before);
+    fs::remove_file(path.join("data/train.bin")).unwrap();
+    refused(path, "tokenize text.txt --vocabulary 300 -o data", &["data/tokenizer.json is there already"]);
+    let mut piped = dtrain(path, "tokenize - -t data -o data");
+    piped.stdin(fs::File::open(path.join("text.txt")).unwrap());
+    assert!(piped.output().unwrap().status.success());
+    assert!(fs::read(path.join("data/train.bin")).unwrap() == before, "by the tokenizer that is there");
+    // Whoever is killed leaves no part of a file.
+    let mut killed = dtrain(path, "tokenize - -t data -o killed").stdin(Stdio::piped()).spawn().unwrap();
+    let mut input = killed.stdin.take().unwrap();
+    let text = fs::read(path.join("text.txt")).unwrap();
+    (0..300).for_each(|_| input.write_all(&text).unwrap());
+    assert!(path.join("killed").is_dir(), "it has begun");
+    killed.kill().unwrap();
+    killed.wait().unwrap();
+    assert_eq!(fs::read_dir(path.join("killed")).unwrap().count(), 0);
+    // One that is no tokenizer at all is no vocabulary.
+    fs::write(path.join("data/tokenizer.json"), "{}").unwrap();
+    let run = train(path, &format!("data.kind=tokens data.path=data {SMALL}"));
+    run.ended_with(2);
+    run.said("tokenizer.json is no tokenizer of these ids");
+}
