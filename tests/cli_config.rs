@@ -203,7 +203,10 @@ fn a_wrong_value_says_what_was_expected_and_what_was_found() {
             "model.channels: expected a list, each a whole number of at least 1, got \"x\"",
         ),
         ("model.batch_norm=maybe", "expected true or false"),
-        ("data={kind: tokens, path: x, vocabulary: 70000}", "expected a whole number from 2 to 65536"),
+        (
+            "data={kind: tokens, path: x, vocabulary: 70000}",
+            "expected auto, or a whole number from 2 to 65536",
+        ),
         ("trusted_network=[true]", "got a list of 1"),
         (
             "data={kind: [a]}",

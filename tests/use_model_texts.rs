@@ -118,7 +118,7 @@ fn a_model_of_token_ids_says_which_id_comes_next_and_what_is_no_id_is_refused() 
         ("long.npy", &["long.npy has sequences of 9 tokens, and the model sees 8", "ids[:, -8:]"]),
         ("beyond.npy", &["beyond.npy row 2, token 2: 300 is no id of a vocabulary of 300", "hint: "]),
         ("half.npy", &["half.npy row 1, token 1: 0.5 is no id"]),
-        ("words.txt", &["words.txt is no .npy array of token ids", "does not know"]),
+        ("words.txt", &["words.txt is no .npy array of token ids", "has no tokenizer"]),
         ("ids/val.bin", &["ids/val.bin is no .npy array of token ids"]),
         ("nowhere.npy", &["nowhere.npy does not exist", "hint: "]),
     ] {

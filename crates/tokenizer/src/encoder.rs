@@ -208,6 +208,35 @@ mod tests {
         }
     }
 
+    /// One of bytes, as GPT-2's, with these pairs alone; of a line break and a blank it writes the names of GPT-2.
+    fn with_pairs(pairs: &[[&str; 2]]) -> Tokenizer {
+        let known = ["\u{10a}", "\u{120}", "a", "b"].map(str::to_owned).into_iter();
+        let known = known.chain(pairs.iter().map(|pair| pair.concat())).enumerate();
+        let known: Vec<String> = known.map(|(id, token)| format!("{token:?}:{id}")).collect();
+        let bytes = r#"{"type":"ByteLevel","add_prefix_space":false,"trim_offsets":true,"use_regex":true}"#;
+        let file = format!(
+            r#"{{"version":"1.0","truncation":null,"padding":null,"added_tokens":[],"normalizer":null,"pre_tokenizer":{bytes},
+            "post_processor":null,"decoder":{bytes},"model":{{"type":"BPE","unk_token":null,"vocab":{{{}}},"merges":{pairs:?}}}}}"#,
+            known.join(",")
+        );
+        Tokenizer::of(file.into_bytes()).unwrap()
+    }
+
+    #[test]
+    fn no_run_of_blanks_is_cut_though_the_lines_beside_would_let_it() {
+        // Blanks are one token up to the last before a character, and all of them at the end of a text.
+        let (line, blank) = ("\u{10a}", "\u{120}");
+        let before = with_pairs(&[[line, blank], ["\u{10a}\u{120}", line]]);
+        let behind = with_pairs(&[[line, line], [blank, "\u{10a}\u{10a}"], [line, "\u{120}\u{10a}\u{10a}"]]);
+        for (tokenizer, text) in [(before, "a\n \nb".repeat(9)), (behind, "a\n \n\n\nb".repeat(9))] {
+            let whole = tokenizer.encode(&text).unwrap();
+            for size in [1, 2, 3, 5, 8] {
+                let parts: Vec<&str> = text.split_inclusive('b').collect();
+                assert_eq!(ids(&tokenizer, &parts, [size, 1]), [&whole[..], &[0]].concat(), "{size}");
+            }
+        }
+    }
+
     #[test]
     fn each_text_has_its_end_and_an_empty_one_is_none() {
         let tokenizer = learn(["the cat the cat".to_owned()].into_iter(), 300).unwrap();
