@@ -85,6 +85,15 @@ fn a_model_of_a_known_tokenizer_reads_and_writes_text() {
     let given =
         train(path, &format!("data.kind=tokens data.path=data data.vocabulary={vocabulary} {SMALL} name=u"));
     assert_eq!(given.digest(), run.digest(), "the vocabulary is that of the tokenizer");
+    // It goes on when the tokenizer is gone from beside the ids, and so does a run that begins with its model.
+    fs::remove_file(path.join("data/tokenizer.json")).unwrap();
+    train(path, "--resume t steps=64").succeeded();
+    // Whoever names all settings again, too, and has not counted: the run has.
+    train(path, &format!("--resume t data.kind=tokens data.path=data data.vocabulary=auto {SMALL} steps=66"))
+        .succeeded();
+    refused(path, "train --resume t data.vocabulary=300", &["data.vocabulary: it was", "hint: "]);
+    train(path, "--resume t --fork steps=3 name=forked").succeeded();
+    assert!(fs::read(path.join("runs/forked/tokenizer.json")).unwrap() == tokenizer);
     fs::remove_dir_all(path.join("data")).unwrap();
     let text = said(path, "generate -q t --prompt the -t 20 --temperature 0");
     assert!(text.starts_with("the") && text.len() >= 23, "{text:?}");

@@ -20,7 +20,8 @@ use crate::error::CliError;
 use crate::external::{Agreement, Brought, Purpose, is_external};
 use crate::gpus::Chosen;
 use dtrain_data::{
-    ClassDistribution, Dataset, EvaluationPlan, Feed, InputSpec, Opened, Preparation, SampleSpec, TargetSpec,
+    ClassDistribution, Dataset, EvaluationPlan, Feed, InputSpec, Opened, Preparation, SampleSpec, Source,
+    TargetSpec,
 };
 use dtrain_engine::cpu::{Cpu, CpuOptions, Isa};
 use dtrain_engine::{
@@ -92,6 +93,14 @@ impl Plan {
             }
         };
         let spec = opened.train.spec();
+        let counted = match (&config.data, &spec.input) {
+            // Whatever lies beside the ids from now on, or on another host.
+            (Some(Source::Tokens(ids)), InputSpec::Tokens { vocabulary, .. }) if ids.vocabulary.is_none() => {
+                Some(config.with_vocabulary(*vocabulary))
+            }
+            _ => None,
+        };
+        let config = counted.as_ref().unwrap_or(config);
         config.check_data(&facts(&opened, &spec))?;
         let (samples, batch) = (opened.train.len(), config.batch);
         let batches = BatchPlan::new(config.seed, samples, batch.global, batch.micro)

@@ -12,13 +12,14 @@ use std::sync::Arc;
 /// What a tokenizer is called, wherever it lies.
 pub const TOKENIZER: &str = "tokenizer.json";
 
-/// Copies the tokenizer that lies beside the ids of a run into its folder, unless it has one.
+/// Copies the tokenizer that lies beside the ids of a run into its folder, or that of the run whose model it begins with, unless it has one.
 ///
 /// *Errors*: of the disk.
-pub fn keep(run: &RunFolder, config: &Config) -> Result<(), CliError> {
+pub fn keep(run: &RunFolder, config: &Config, parent: Option<&RunFolder>) -> Result<(), CliError> {
     let Some(Source::Tokens(ids)) = &config.data else { return Ok(()) };
     let to = run.path.join(TOKENIZER);
-    let Some(from) = ids.tokenizer().filter(|_| !to.exists()) else { return Ok(()) };
+    let from = ids.tokenizer().or_else(|| file_of(parent?));
+    let Some(from) = from.filter(|_| !to.exists()) else { return Ok(()) };
     let bytes = std::fs::read(&from)
         .map_err(|error| CliError::usage(format!("cannot read {}", from.display())).because(&error))?;
     let mut file = WholeFile::create(&to)?;

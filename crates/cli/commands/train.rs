@@ -122,7 +122,11 @@ pub fn run(
     };
     let begun = begun.and_then(|()| write_config(&run, &plan, &request.place)).and_then(|lock| {
         by_libraries.keep(&run.path)?;
-        run_tokenizer::keep(&run, &plan.config)?;
+        let parent = match &request.start {
+            Start::Fork { from, .. } => Some(from),
+            Start::Fresh | Start::Resume(_) => None,
+        };
+        run_tokenizer::keep(&run, &plan.config, parent)?;
         let program = plan.external();
         program.map_or(Ok(()), |program| program.begun(&run.path)).map_err(CliError::failed)?;
         Ok(lock)

@@ -258,6 +258,12 @@ impl Config {
         self.with([("micro_batch", Value::Int(rows.into()))])
     }
 
+    /// This configuration with so many token ids.
+    #[must_use]
+    pub fn with_vocabulary(&self, vocabulary: u32) -> Self {
+        self.with([("data.vocabulary", Value::Int(vocabulary.into()))])
+    }
+
     /// This configuration without a name and a folder.
     #[must_use]
     pub fn unnamed(&self) -> Self {

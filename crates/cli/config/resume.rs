@@ -6,6 +6,9 @@ use super::choice::ModelKind;
 use super::error::{ConfigError, Problem};
 use super::value::{Length, Value};
 
+/// How many token ids there are.
+const VOCABULARY: &str = "data.vocabulary";
+
 /// A configuration that goes on with an older one.
 #[derive(Clone, Debug)]
 pub struct Resumed {
@@ -48,6 +51,12 @@ impl Config {
                 [("global_batch", global), ("micro_batch", micro)]
                     .map(|(key, rows)| (key, Value::Int(rows.into()))),
             );
+        }
+        // What was counted when the run began is not counted anew.
+        if let (Some(Value::Int(vocabulary)), Some(Value::Word("auto"))) =
+            (self.resolved.get(VOCABULARY), config.resolved.get(VOCABULARY))
+        {
+            config = config.with([(VOCABULARY, Value::Int(*vocabulary))]);
         }
         let changed = |key: &'static str| -> Problem {
             let value =
