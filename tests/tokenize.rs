@@ -190,6 +190,7 @@ fn what_cannot_be_is_refused_and_leaves_nothing() {
         ("tokenize empty.txt --vocabulary 300 -o data", &["there is no text for data/train.bin"]),
         ("tokenize bare --vocabulary 300 -o data", &["there is no file in bare"]),
         ("tokenize - --vocabulary 300 -o data", &["standard input can be read once", "hint: "]),
+        ("tokenize /dev/null --vocabulary 300 -o data", &["/dev/null can be read once"]),
         ("tokenize text.txt --vocabulary 300 --end stop -o data", &["no token stop", "hint: "]),
         (
             "tokenize text.txt --vocabulary 300 --val empty.txt -o data",

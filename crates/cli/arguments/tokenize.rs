@@ -42,7 +42,7 @@ pub struct Tokenize {
     /// What is read of each line of .jsonl, and of each row of Parquet
     #[arg(long, value_name = "NAME", default_value = FIELD)]
     pub field: String,
-    /// The token behind each text, or none [default: <|endoftext|>, </s> or the like, if there is one]
+    /// The token behind each text, or none [default: what ends a text by the usual names, if there is one]
     #[arg(long, value_name = "TOKEN")]
     pub end: Option<String>,
     /// How much is said.

@@ -7,7 +7,6 @@ use crate::evaluate::{ClassFigures, ValueFigures, classes_csv, confusion_csv, co
 use crate::plan::Plan;
 use crate::predict::{Input, Predicted, TokenName, Unit, Worker, at_once, ordered, progress};
 use crate::report::{Stream, Voice, amount, held_out_groups, loss, measure, percent};
-use crate::run_tokenizer;
 use crate::trained::Trained;
 use crate::whole_file::WholeFile;
 use dtrain_data::{
@@ -363,17 +362,8 @@ fn of_text(
     let TargetSpec::ClassPerToken { classes } = trained.preparation.target else {
         unreachable!("a text has a class per token")
     };
-    let mut path = path.to_owned();
-    let made = tempfile::tempdir();
-    let made = made.map_err(|error| CliError::failed("cannot make a temporary folder").because(&error))?;
-    if let (Some(Source::Tokens(_)), Some(tokenizer)) =
-        (&trained.config.data, run_tokenizer::of(&trained.run)?)
-        && path.extension().is_none_or(|end| end != "bin")
-    {
-        let ids = made.path().join("ids.bin");
-        tokenize::ids_of(&path, &ids, &tokenizer, Voice::of(arguments.output))?;
-        path = ids;
-    }
+    let made = tokenize::ids_in_passing(trained, path, Voice::of(arguments.output))?;
+    let path = made.as_ref().map_or(path, |(_, ids)| ids).to_owned();
     let batch = at_once(&trained.preparation, arguments.work.batch);
     let source = match trained.config.data.clone() {
         Some(Source::Text(options)) => Source::Text(TextOptions { path, val_split: 0.0, ..options }),

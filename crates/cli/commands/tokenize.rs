@@ -5,14 +5,16 @@ use crate::arguments::{FIELD, Output, Tokenize};
 use crate::error::CliError;
 use crate::predict::{Unit, progress};
 use crate::report::{Voice, amount, bytes};
-use crate::run_tokenizer::{TOKENIZER, failed, open};
+use crate::run_tokenizer::{self, TOKENIZER, failed, open};
+use crate::trained::Trained;
 use crate::whole_file::{WholeFile, unwritable};
-use dtrain_data::{DataError, TextPart, Texts};
+use dtrain_data::{DataError, Source, TextPart, Texts};
 use dtrain_tokenizer::{Encoder, Tokenizer, learn};
 use indicatif::ProgressBar;
 use serde_json::json;
 use std::fs;
 use std::path::{Path, PathBuf};
+use tempfile::TempDir;
 
 /// The ids of a file are `u16`.
 const MOST_TOKENS: u32 = 1 << 16;
@@ -34,10 +36,10 @@ pub fn run(arguments: &Tokenize) -> Result<(), CliError> {
     let (train, val) = (files(&arguments.texts)?, files(&arguments.val)?);
     let given = arguments.tokenizer.as_deref().map(open).transpose()?;
     check_free(&arguments.folder, given.as_ref())?;
-    let is_twice = |file: &PathBuf| file == Path::new("-");
-    if let (Some(_), true) = (arguments.vocabulary, train.iter().any(is_twice)) {
+    if let (Some(_), Some(once)) = (arguments.vocabulary, train.iter().find(|file| is_read_once(file))) {
+        let shown = if once == Path::new("-") { "standard input".into() } else { once.display().to_string() };
         let error =
-            CliError::usage("--vocabulary reads the texts twice, and standard input can be read once");
+            CliError::usage(format!("--vocabulary reads the texts twice, and {shown} can be read once"));
         return Err(error.hint("write the text to a file first"));
     }
     let field = &arguments.field;
@@ -121,6 +123,11 @@ fn files(paths: &[PathBuf]) -> Result<Vec<PathBuf>, CliError> {
     Ok(all)
 }
 
+/// Whether it is a pipe or the like.
+fn is_read_once(file: &Path) -> bool {
+    file == Path::new("-") || fs::metadata(file).is_ok_and(|about| !about.is_file())
+}
+
 /// *Errors*: files would be written over.
 fn check_free(folder: &Path, given: Option<&Tokenizer>) -> Result<(), CliError> {
     let is_there = |name: &&str| {
@@ -179,13 +186,26 @@ fn learnt(files: &[PathBuf], field: &str, vocabulary: u32, voice: Voice) -> Resu
     }
 }
 
-/// Writes the ids of a text, a `.jsonl` or a Parquet file to another one, the end of a text behind each document.
+/// The ids of a text, a `.jsonl` or a Parquet file, with the folder that is there as long as they are needed; none where no tokenizer of the run says what they
+/// are, or the file is one of ids (`.bin`).
 ///
 /// *Errors*: of the text, by file and line; of the disk. *Blocks* to the end.
-pub(super) fn ids_of(from: &Path, to: &Path, tokenizer: &Tokenizer, voice: Voice) -> Result<(), CliError> {
+pub(super) fn ids_in_passing(
+    trained: &Trained,
+    path: &Path,
+    voice: Voice,
+) -> Result<Option<(TempDir, PathBuf)>, CliError> {
+    let is_ids = path.extension().is_some_and(|end| end == "bin");
+    let (Some(Source::Tokens(_)), false) = (&trained.config.data, is_ids) else { return Ok(None) };
+    let Some(tokenizer) = run_tokenizer::of(&trained.run)? else { return Ok(None) };
+    let folder = tempfile::tempdir();
+    let folder =
+        folder.map_err(|error| CliError::failed("cannot make a temporary folder").because(&error))?;
+    let to = folder.path().join("ids.bin");
     let end = tokenizer.end_of_text().map(|(_, id)| id);
-    let (ids, _) = ids(to, (tokenizer, end), &[from.to_owned()], FIELD, voice)?;
-    ids.finish()
+    let (file, _) = ids(&to, (&tokenizer, end), &[path.to_owned()], FIELD, voice)?;
+    file.finish()?;
+    Ok(Some((folder, to)))
 }
 
 /// Writes all files.
