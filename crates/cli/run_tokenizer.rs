@@ -4,13 +4,10 @@ use crate::config::Config;
 use crate::error::CliError;
 use crate::run_folder::RunFolder;
 use crate::whole_file::WholeFile;
-use dtrain_data::Source;
+use dtrain_data::{Source, TOKENIZER};
 use dtrain_tokenizer::{Tokenizer, TokenizerError};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-
-/// What a tokenizer is called, wherever it lies.
-pub const TOKENIZER: &str = "tokenizer.json";
 
 /// Copies the tokenizer that lies beside the ids of a run into its folder, or that of the run whose model it begins with, unless it has one.
 ///

@@ -5,11 +5,12 @@ use crate::arguments::{Export, ExportTo};
 use crate::error::CliError;
 use crate::export::{Network, onnx, torch};
 use crate::report::{Voice, bytes};
-use crate::run_tokenizer::{TOKENIZER, file_of};
+use crate::run_tokenizer::file_of;
 use crate::trained::Trained;
 use crate::unusable::unusable;
 use crate::whole_file::{WholeFile, name_beside, unwritable};
 use dtrain_checkpoint::{Check, Exported, FileStore, Store, write_tensors};
+use dtrain_data::TOKENIZER;
 use std::fs;
 use std::path::{Path, PathBuf};
 

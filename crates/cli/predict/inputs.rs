@@ -3,7 +3,7 @@
 use super::token_name::TokenName;
 use crate::error::CliError;
 use dtrain_data::{
-    CsvOptions, DataError, INPUT_NEEDS, ImageFiles, InputArray, InputSpec, LONGEST_ROW, ParquetText,
+    Counted, CsvOptions, DataError, INPUT_NEEDS, ImageFiles, InputArray, InputSpec, LONGEST_ROW, ParquetText,
     Preparation, RowEnds, RowParser, Source, TokenArray, WindowFiles, plain_or_gzip,
 };
 use std::collections::VecDeque;
@@ -12,7 +12,7 @@ use std::io::{BufRead, Read};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::AtomicU64;
 
 /// Text that a worker takes at once. *Units*: bytes.
 const TEXT: usize = 256 << 10;
@@ -118,20 +118,6 @@ pub struct Lines {
     size: Option<u64>,
     /// Whether it is that of a Parquet file.
     is_parquet: bool,
-}
-
-/// Counts what is read of a file.
-struct Counted<R> {
-    inner: R,
-    read: Arc<AtomicU64>,
-}
-
-impl<R: Read> Read for Counted<R> {
-    fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
-        let count = self.inner.read(buffer)?;
-        self.read.fetch_add(count as u64, Ordering::Relaxed);
-        Ok(count)
-    }
 }
 
 impl Input {
@@ -344,9 +330,8 @@ impl Input {
 
 impl Lines {
     fn new(inner: Box<dyn Read + Send>, path: PathBuf, size: Option<u64>) -> Result<Self, CliError> {
-        let read = Arc::new(AtomicU64::new(0));
-        let reader = plain_or_gzip(Counted { inner, read: Arc::clone(&read) });
-        let reader = reader.map_err(|source| DataError::Io { file: path.clone(), source })?;
+        let (counted, read) = Counted::new(inner);
+        let reader = plain_or_gzip(counted).map_err(|source| DataError::Io { file: path.clone(), source })?;
         Ok(Self { reader, path, rest: Vec::new(), next_line: 1, ends: None, read, size, is_parquet: false })
     }
 

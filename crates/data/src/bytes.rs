@@ -9,6 +9,8 @@ use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read, Seek};
 use std::ops::Deref;
 use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// The most that a compressed file may unpack to; beyond it a small hostile file could fill the memory.
 const MAX_UNPACKED: u64 = 16 << 30;
@@ -74,6 +76,29 @@ impl Bytes {
 pub(crate) fn open_lines(path: &Path, needs: &'static str) -> Result<Box<dyn BufRead>, DataError> {
     let reader = File::open(path).map_err(|e| DataError::io(path, needs, e))?;
     Ok(plain_or_gzip(reader).map_err(|e| DataError::io(path, needs, e))?)
+}
+
+/// Counts what is read of a file.
+pub struct Counted<R> {
+    inner: R,
+    read: Arc<AtomicU64>,
+}
+
+impl<R> Counted<R> {
+    /// A reader, and its count. *Units*: bytes.
+    #[must_use]
+    pub fn new(inner: R) -> (Self, Arc<AtomicU64>) {
+        let read = Arc::new(AtomicU64::new(0));
+        (Self { inner, read: Arc::clone(&read) }, read)
+    }
+}
+
+impl<R: Read> Read for Counted<R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let count = self.inner.read(buffer)?;
+        self.read.fetch_add(count as u64, Ordering::Relaxed);
+        Ok(count)
+    }
 }
 
 /// The text of a file, decompressed where its first bytes say that it is a gzip file.

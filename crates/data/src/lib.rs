@@ -43,7 +43,7 @@ mod token_array;
 mod tokens;
 mod windows;
 
-pub use crate::bytes::plain_or_gzip;
+pub use crate::bytes::{Counted, plain_or_gzip};
 pub use arrays::{INPUT_NEEDS, InputArray};
 pub use augment::{Augment, AugmentParseError, Crop, Cut, Jitter, Mix, RandAugment};
 pub use batch::{Batch, Elements};
@@ -82,4 +82,4 @@ pub use target_array::TargetArray;
 pub use text::TextOptions;
 pub use texts::{TextPart, Texts};
 pub use token_array::TokenArray;
-pub use tokens::TokensOptions;
+pub use tokens::{TOKENIZER, TokensOptions};

@@ -3,7 +3,7 @@
 //! A text comes in parts, so that it may be larger than memory. It does not know what documents are read for.
 
 use crate::DataError;
-use crate::bytes::plain_or_gzip;
+use crate::bytes::{Counted, plain_or_gzip};
 use crate::parquet_text::guarded;
 use parquet::file::reader::{FileReader, SerializedFileReader};
 use parquet::record::reader::RowIter;
@@ -61,30 +61,15 @@ enum Kind {
     Over,
 }
 
-/// Counts what is read of a file.
-struct Counted<R> {
-    inner: R,
-    read: Arc<AtomicU64>,
-}
-
-impl<R: Read> Read for Counted<R> {
-    fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
-        let count = self.inner.read(buffer)?;
-        self.read.fetch_add(count as u64, Ordering::Relaxed);
-        Ok(count)
-    }
-}
-
 impl Texts {
     /// Opens a file, or standard input for `-`: what its name ends with, or its first bytes, say what it is. `field`: of an object or a row what is read.
     ///
     /// *Errors*: it is not there or not readable; a Parquet file without a column of texts of this name. *Blocks* on it.
     pub fn open(path: &Path, field: &str) -> Result<Self, DataError> {
-        let read = Arc::new(AtomicU64::new(0));
         if path == Path::new("-") {
-            let reader = plain_or_gzip(Counted { inner: std::io::stdin(), read: Arc::clone(&read) });
+            let (counted, read) = Counted::new(std::io::stdin());
             let file = PathBuf::from("standard input");
-            let reader = reader.map_err(|source| DataError::io(&file, NEEDS, source))?;
+            let reader = plain_or_gzip(counted).map_err(|source| DataError::io(&file, NEEDS, source))?;
             let kind = Kind::Plain { reader, tail: Vec::new(), position: 0 };
             return Ok(Self { file, kind, read, size: None, begun: false });
         }
@@ -97,16 +82,18 @@ impl Texts {
             (&file).take(PARQUET.len() as u64).read_to_end(&mut start).map_err(system)?;
             file.rewind().map_err(system)?;
         }
-        let kind = if start == PARQUET {
-            rows(path, file, field)?
+        let (kind, read) = if start == PARQUET {
+            (rows(path, file, field)?, Arc::default())
         } else {
-            let reader = plain_or_gzip(Counted { inner: file, read: Arc::clone(&read) }).map_err(system)?;
+            let (counted, read) = Counted::new(file);
+            let reader = plain_or_gzip(counted).map_err(system)?;
             let name = path.to_string_lossy().to_lowercase();
             let name = name.strip_suffix(".gz").unwrap_or(&name);
-            match name.ends_with(".jsonl") || name.ends_with(".ndjson") {
+            let kind = match name.ends_with(".jsonl") || name.ends_with(".ndjson") {
                 true => Kind::Lines { reader, field: field.to_owned(), line: 0 },
                 false => Kind::Plain { reader, tail: Vec::new(), position: 0 },
-            }
+            };
+            (kind, read)
         };
         Ok(Self { file: path.to_owned(), kind, read, size, begun: false })
     }

@@ -18,7 +18,7 @@ const NEEDS: &str = "kind tokens needs `path`, a file of u16 token ids or a fold
 const WIDTH: usize = 2;
 const NUMPY_MAGIC: &[u8] = b"\x93NUMPY";
 /// What a tokenizer of Hugging Face is called.
-const TOKENIZER: &str = "tokenizer.json";
+pub const TOKENIZER: &str = "tokenizer.json";
 /// How many ids GPT-2 has.
 const OF_GPT2: u32 = 50_257;
 /// The most ids there are of two bytes each.
