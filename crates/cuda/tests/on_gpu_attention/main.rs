@@ -80,6 +80,8 @@ impl Case {
             // SAFETY: the memory is there as long as the case, and nobody else has it.
             let y = unsafe { SliceMut::new(case.y.address(), out) };
             case.forward(device, ValuesMut::halves_of(y, half));
+            // The gradient may be another device's, on a stream that knows nothing of this one.
+            device.finish().expect(WORKS);
         }
         case
     }
