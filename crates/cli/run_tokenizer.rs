@@ -58,14 +58,15 @@ pub fn encode(tokenizer: &Tokenizer, what: &str, text: &[u8], vocabulary: u32) -
     let text =
         std::str::from_utf8(text).map_err(|_| CliError::usage(format!("{what} is no text of UTF-8")))?;
     let tokens = tokenizer.encode(text).map_err(|error| failed(&error))?;
-    match tokens.iter().find(|token| **token >= vocabulary) {
-        None => Ok(tokens),
-        Some(token) => {
-            let message = format!("{what} has token {token}, and the model knows those below {vocabulary}");
-            Err(CliError::usage(message)
-                .hint("the tokenizer.json of the run is not the one that made its ids"))
-        }
-    }
+    check_known(what, &tokens, vocabulary)?;
+    Ok(tokens)
+}
+
+/// *Errors*: among the tokens of what is called so is one that a model does not know, which knows those below `vocabulary`.
+pub fn check_known(what: &str, tokens: &[u32], vocabulary: u32) -> Result<(), CliError> {
+    let Some(token) = tokens.iter().find(|token| **token >= vocabulary) else { return Ok(()) };
+    let message = format!("{what} has token {token}, and the model knows those below {vocabulary}");
+    Err(CliError::usage(message).hint("the tokenizer.json of the run is not the one that made its ids"))
 }
 
 /// A tokenizer that fails at its work.

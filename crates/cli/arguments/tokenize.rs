@@ -2,6 +2,7 @@
 
 use super::output::Output;
 use clap::Args;
+use dtrain_data::MOST_TOKENS;
 use std::path::PathBuf;
 
 pub(super) const EXAMPLES: &str = "\
@@ -34,7 +35,7 @@ pub struct Tokenize {
     )]
     pub tokenizer: Option<PathBuf>,
     /// Learn a new tokenizer from the texts, of at most so many tokens: pairs of bytes, as those of GPT-2
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(257..=65_536))]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(257..=MOST_TOKENS as i64))]
     pub vocabulary: Option<u32>,
     /// A text to validate on, for val.bin; may be given several times [default: training holds out the end of train.bin]
     #[arg(long, value_name = "TEXT")]

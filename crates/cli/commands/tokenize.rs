@@ -8,16 +8,13 @@ use crate::report::{Voice, amount, bytes};
 use crate::run_tokenizer::{self, failed, open};
 use crate::trained::Trained;
 use crate::whole_file::{WholeFile, unwritable};
-use dtrain_data::{DataError, Source, TOKENIZER, TextPart, Texts};
+use dtrain_data::{DataError, IdWidth, MOST_TOKENS, Source, TOKENIZER, TextPart, Texts, TokensOptions};
 use dtrain_tokenizer::{Encoder, Tokenizer, learn};
 use indicatif::ProgressBar;
 use serde_json::json;
 use std::fs;
 use std::path::{Path, PathBuf};
 use tempfile::TempDir;
-
-/// The ids of a file are `u16`.
-const MOST_TOKENS: u32 = 1 << 16;
 
 /// What was written of some texts.
 #[derive(Clone, Copy, Debug, Default)]
@@ -49,8 +46,7 @@ pub fn run(arguments: &Tokenize) -> Result<(), CliError> {
     };
     if tokenizer.vocabulary() > MOST_TOKENS {
         let message = format!("the tokenizer has {} tokens", tokenizer.vocabulary());
-        let hint =
-            format!("files of token ids hold at most {MOST_TOKENS}: --vocabulary N learns a smaller one");
+        let hint = format!("dtrain knows at most {MOST_TOKENS}: --vocabulary N learns a smaller one");
         return Err(CliError::usage(message).hint(hint));
     }
     let end = end_of_text(&tokenizer, arguments.end.as_deref())?;
@@ -196,14 +192,19 @@ pub(super) fn ids_in_passing(
     voice: Voice,
 ) -> Result<Option<(TempDir, PathBuf)>, CliError> {
     let is_ids = path.extension().is_some_and(|end| end == "bin");
-    let (Some(Source::Tokens(_)), false) = (&trained.config.data, is_ids) else { return Ok(None) };
+    let (Some(Source::Tokens(TokensOptions { vocabulary, .. })), false) = (&trained.config.data, is_ids)
+    else {
+        return Ok(None);
+    };
     let Some(tokenizer) = run_tokenizer::of(&trained.run)? else { return Ok(None) };
     let folder = tempfile::tempdir();
     let folder =
         folder.map_err(|error| CliError::failed("cannot make a temporary folder").because(&error))?;
     let to = folder.path().join("ids.bin");
     let end = tokenizer.end_of_text().map(|(_, id)| id);
-    let (file, _) = ids(&to, (&tokenizer, end), &[path.to_owned()], FIELD, voice)?;
+    // As they are read: by the vocabulary of the model.
+    let vocabulary = vocabulary.unwrap_or(tokenizer.vocabulary());
+    let (file, _) = ids(&to, (&tokenizer, end, vocabulary), &[path.to_owned()], FIELD, voice)?;
     file.finish()?;
     Ok(Some((folder, to)))
 }
@@ -216,6 +217,7 @@ fn write(
     voice: Voice,
 ) -> Result<(Written, Option<Written>), CliError> {
     let (folder, field) = (&arguments.folder, &arguments.field);
+    let tokens = (tokens.0, tokens.1, tokens.0.vocabulary());
     let (train_ids, trained) = ids(&folder.join("train.bin"), tokens, train, field, voice)?;
     let val = match val.is_empty() {
         true => None,
@@ -229,10 +231,10 @@ fn write(
     Ok((trained, val))
 }
 
-/// Writes the ids of files, which are not finished then.
+/// Writes the ids of files, which are not finished then, for a model of such a vocabulary.
 fn ids(
     path: &Path,
-    (tokenizer, end): (&Tokenizer, Option<u32>),
+    (tokenizer, end, vocabulary): (&Tokenizer, Option<u32>, u32),
     files: &[PathBuf],
     field: &str,
     voice: Voice,
@@ -241,9 +243,13 @@ fn ids(
     let mut written = Written::default();
     let bar = bar(files, voice);
     let mut encoder = Encoder::new(tokenizer, end);
+    let what = files.iter().map(|file| file.display().to_string()).collect::<Vec<_>>().join(", ");
+    let mut bytes = Vec::new();
     let mut add = |ids: Vec<u32>, written: &mut Written| {
+        run_tokenizer::check_known(&what, &ids, vocabulary)?;
         written.tokens += ids.len() as u64;
-        let bytes: Vec<u8> = ids.into_iter().flat_map(|id| (id as u16).to_le_bytes()).collect();
+        bytes.clear();
+        IdWidth::of(vocabulary).write(&ids, &mut bytes);
         file.write(&bytes)
     };
     for part in Parts::new(files, field, &bar) {

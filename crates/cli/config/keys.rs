@@ -12,6 +12,7 @@ use super::choice::{
 use super::value::{ANY, BELOW_ONE, FRACTION, NOT_NEGATIVE, POSITIVE, Type};
 use super::{LrScaling, Precision, Reduce, Wire};
 use Mark::{Bits, Free};
+use dtrain_data::MOST_TOKENS;
 use dtrain_engine::{AdjustLr, NewtonSchulz};
 use dtrain_types::{Remirror, ShardLevel};
 use std::collections::HashSet;
@@ -229,7 +230,7 @@ pub static KEYS: &[Key] = &[
         .when("data.kind", &["csv", "parquet"]),
     Key::new("data.classes", COUNT_OR_NONE, "none", Bits, "number of classes; none: what the labels say").when("data.kind", &["idx", "tar", "parquet_images", "csv", "parquet", "windows", "npy"]),
     Key::new("data.context", COUNT, "128", Bits, "tokens a sample sees; text: bytes").when("data.kind", &["text", "tokens"]),
-    Key::new("data.vocabulary", Type::Either(&[AUTO, Type::Int(2, 65_536)]), "auto", Bits, "how many token ids there are; auto: as many as the tokenizer.json beside them has, or else 50257, those of GPT-2")
+    Key::new("data.vocabulary", Type::Either(&[AUTO, Type::Int(2, MOST_TOKENS as i128)]), "auto", Bits, "how many token ids there are; auto: as many as the tokenizer.json beside them has, or else 50257, those of GPT-2")
         .when("data.kind", &["tokens"]),
     Key::new("data.val_split", SPLIT, "0.1", Bits, "share held out for validation, where no held-out file is given")
         .when("data.kind", &["idx", "images", "tar", "parquet_images", "clips", "csv", "parquet", "windows", "npy", "text", "tokens"]),

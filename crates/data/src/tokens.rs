@@ -1,28 +1,23 @@
-//! Token ids that a tokenizer wrote: little-endian `u16`, one after the other, nothing else in the file, cut into windows.
+//! Token ids that a tokenizer wrote, cut into windows.
 //!
-//! This is what nanoGPT's prepare.py writes, to `train.bin` and `val.bin`. Files are mapped and read where a sample is
-//! needed, so they may be larger than memory, and an id beyond the vocabulary is found when its sample is read. Of a tokenizer that lies
-//! beside them it knows how many ids it has, and not which text an id stands for.
+//! An id beyond the vocabulary is found when its sample is read. Of a tokenizer that lies beside them it knows how many ids it has, and not which
+//! text an id stands for.
 
-use crate::mmap::Mapping;
-use crate::windows::{Sequence, Windows};
+use crate::ids::{IdWidth, Ids, NEEDS};
+use crate::windows::Windows;
 use crate::{DataError, Dataset, Opened, SampleSlot, SampleSpec};
 use dtrain_types::Key;
 use std::collections::BTreeMap;
-use std::fs::{self, File};
+use std::fs;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-const NEEDS: &str = "kind tokens needs `path`, a file of u16 token ids or a folder with train.bin (and val.bin, if there is one)";
-/// Bytes of one id.
-const WIDTH: usize = 2;
-const NUMPY_MAGIC: &[u8] = b"\x93NUMPY";
 /// What a tokenizer of Hugging Face is called.
 pub const TOKENIZER: &str = "tokenizer.json";
 /// How many ids GPT-2 has.
 const OF_GPT2: u32 = 50_257;
-/// The most ids there are of two bytes each.
-const MOST: u64 = 1 << 16;
+/// The most ids of a vocabulary.
+pub const MOST_TOKENS: u32 = 1 << 24;
 
 /// Which token ids, and how they are cut.
 #[derive(Clone, Debug, PartialEq)]
@@ -53,11 +48,17 @@ impl TokensOptions {
         Some(folder.join(TOKENIZER)).filter(|file| file.is_file())
     }
 
-    fn vocabulary(&self) -> Result<u32, DataError> {
+    /// How many ids there are, and what the files have of each.
+    fn vocabulary(&self) -> Result<(u32, IdWidth), DataError> {
+        let of = |vocabulary| (vocabulary, IdWidth::of(vocabulary));
         match (self.vocabulary, self.tokenizer()) {
-            (Some(vocabulary), _) => Ok(vocabulary),
-            (None, Some(file)) => vocabulary_of(file),
-            (None, None) => Ok(OF_GPT2),
+            // A model may have some ids more than its tokenizer, which wrote the files.
+            (Some(vocabulary), Some(file)) if IdWidth::of(vocabulary) == IdWidth::Four => {
+                Ok((vocabulary, vocabulary_of(file).map_or(IdWidth::Four, IdWidth::of)))
+            }
+            (Some(vocabulary), _) => Ok(of(vocabulary)),
+            (None, Some(file)) => vocabulary_of(file).map(of),
+            (None, None) => Ok(of(OF_GPT2)),
         }
     }
 }
@@ -94,11 +95,12 @@ fn vocabulary_of(file: PathBuf) -> Result<u32, DataError> {
         Vocabulary::Listed(tokens) => tokens.len() as u64,
     };
     let added = tokenizer.added_tokens.iter().map(|added| u64::from(added.id) + 1).max();
-    match known.max(added.unwrap_or(0)) {
-        vocabulary @ 2..=MOST => Ok(vocabulary as u32),
-        vocabulary => Err(DataError::NoTokenizer {
+    let vocabulary = known.max(added.unwrap_or(0));
+    match u32::try_from(vocabulary) {
+        Ok(vocabulary @ 2..=MOST_TOKENS) => Ok(vocabulary),
+        _ => Err(DataError::NoTokenizer {
             file,
-            problem: format!("it has {vocabulary} tokens, and ids of u16 are 2 to {MOST}"),
+            problem: format!("it has {vocabulary} tokens, expected 2 to {MOST_TOKENS}"),
         }),
     }
 }
@@ -111,15 +113,15 @@ struct Tokens {
 
 pub(crate) fn open(options: &TokensOptions) -> Result<Opened, DataError> {
     let &TokensOptions { ref path, ref val_path, context, val_split, .. } = options;
-    let vocabulary = options.vocabulary()?;
+    let (vocabulary, width) = options.vocabulary()?;
     let (file, beside) = match path.is_dir() {
         true => (path.join("train.bin"), Some(path.join("val.bin"))),
         false => (path.clone(), None),
     };
-    let ids = Arc::new(Ids::open(file)?);
+    let ids = Arc::new(Ids::open(file, width)?);
     let val_ids = match (val_path, beside) {
-        (Some(file), _) => Some(Ids::open(file.clone())?),
-        (None, Some(file)) => match Ids::open(file) {
+        (Some(file), _) => Some(Ids::open(file.clone(), width)?),
+        (None, Some(file)) => match Ids::open(file, width) {
             Err(DataError::Missing { .. }) => None,
             opened => Some(opened?),
         },
@@ -145,9 +147,7 @@ pub(crate) fn open(options: &TokensOptions) -> Result<Opened, DataError> {
 impl Tokens {
     /// The ids of a sample, and the one after them.
     fn window(&self, index: u64) -> impl Iterator<Item = u32> + '_ {
-        let places = self.windows.places(index);
-        let (ids, _) = self.ids.bytes[places.start * WIDTH..places.end * WIDTH].as_chunks::<WIDTH>();
-        ids.iter().map(|id| u32::from(u16::from_le_bytes(*id)))
+        self.ids.at(self.windows.places(index))
     }
 
     /// *Errors*: an id of this sample is beyond the vocabulary.
@@ -157,7 +157,7 @@ impl Tokens {
             return Ok(());
         };
         let position = (self.windows.places(index).start + place) as u64;
-        Err(DataError::IdOutOfRange { file: self.ids.file.clone(), position, id, vocabulary })
+        Err(DataError::IdOutOfRange { file: self.ids.file().to_owned(), position, id, vocabulary })
     }
 }
 
@@ -176,52 +176,5 @@ impl Dataset for Tokens {
         let next = self.window(index).skip(1);
         sample.token_classes().iter_mut().zip(next).for_each(|(class, id)| *class = id);
         Ok(())
-    }
-}
-
-/// A file of ids.
-struct Ids {
-    file: PathBuf,
-    bytes: Mapping,
-}
-
-impl Ids {
-    /// Maps a file.
-    ///
-    /// *Errors*: it is missing, unreadable, empty, compressed, an array with a header, or ends inside an id.
-    fn open(file: PathBuf) -> Result<Self, DataError> {
-        let system = |source| DataError::io(&file, NEEDS, source);
-        let found = |found, instead| DataError::NotTokens { file: file.clone(), found, instead };
-        let info = fs::metadata(&file).map_err(system)?;
-        if !info.is_file() {
-            return Err(found("no plain file", "give a plain file; only `path` may be a folder"));
-        }
-        // By its name: no first bytes are forbidden to a file without a header.
-        if file.extension().is_some_and(|end| end == "gz") {
-            return Err(found(
-                "compressed",
-                "unpack it with gunzip; files of token ids are mapped as they are",
-            ));
-        }
-        if info.len() == 0 {
-            return Err(DataError::Empty { file });
-        }
-        let bytes = File::open(&file).and_then(|opened| Mapping::of(&opened)).map_err(system)?;
-        if bytes.starts_with(NUMPY_MAGIC) {
-            let instead = "write it with `tofile`, which adds no header, as nanoGPT's prepare.py does";
-            return Err(found("an array saved by numpy.save", instead));
-        }
-        if bytes.len() % WIDTH != 0 {
-            return Err(DataError::HalfToken { file, bytes: bytes.len() as u64 });
-        }
-        Ok(Self { file, bytes })
-    }
-
-    fn len(&self) -> usize {
-        self.bytes.len() / WIDTH
-    }
-
-    fn sequence(&self, context: usize) -> Sequence<'_> {
-        Sequence { file: &self.file, length: self.len(), unit: "tokens", context }
     }
 }

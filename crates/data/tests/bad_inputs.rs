@@ -184,7 +184,10 @@ fn a_file_that_is_not_one_of_token_ids_is_refused() {
     says(&opened(folder.path().to_owned()), &["/train.bin does not exist"]);
     says(&opened(PathBuf::from("/dev/null")), &["/dev/null is no plain file"]);
     says(&opened(at("empty.bin", Vec::new())), &["empty.bin holds no sample"]);
-    says(&opened(at("odd.bin", vec![0; 101])), &["odd.bin holds 101 bytes, an odd number"]);
+    says(
+        &opened(at("odd.bin", vec![0; 101])),
+        &["odd.bin holds 101 bytes, no multiple of the 2 of a token id"],
+    );
     says(&opened(at("ids.bin.gz", gzip(&ids(100)))), &["ids.bin.gz is compressed"]);
     says(&opened(at("ids.npy", npy("<u2", &[100], &ids(100)))), &["ids.npy is an array saved by numpy.save"]);
     // What begins as a gzip file does is not one for that: 35 615 is an id of GPT-2.

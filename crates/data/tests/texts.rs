@@ -9,7 +9,7 @@ use parquet::schema::parser::parse_message_type;
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use support::{file, gzip, little, refused};
+use support::{all, file, gzip, little, refused};
 
 /// The documents of a file, each put together.
 fn documents(path: &Path) -> Result<Vec<String>, DataError> {
@@ -145,11 +145,70 @@ fn ids_have_the_vocabulary_of_the_tokenizer_beside_them() {
         ("{}", "tokenizer.json is no tokenizer of these ids: missing field"),
         ("[", "EOF"),
         (r#"{"model": {"vocab": {}}}"#, "it has 0 tokens"),
-        (r#"{"model": {"vocab": {"a": 0, "b": 70000}}}"#, "it has 70001 tokens"),
+        (
+            r#"{"model": {"vocab": {"a": 0, "b": 17000000}}}"#,
+            "it has 17000001 tokens, expected 2 to 16777216",
+        ),
     ] {
         file(folder.path(), "tokenizer.json", tokenizer);
         let error = refused(Source::Tokens(options(&ids)));
         assert!(error.contains(words), "{error}");
         assert_eq!(vocabulary(TokensOptions { vocabulary: Some(300), ..options(&ids) }), 300);
     }
+}
+
+#[test]
+fn ids_of_a_large_vocabulary_have_four_bytes() {
+    let folder = tempfile::tempdir().unwrap();
+    let first = |options: TokensOptions| {
+        let opened = open(&Source::Tokens(TokensOptions { context: 4, ..options }))?;
+        Ok(all(&*opened.train).inputs().u32()[..4].to_vec())
+    };
+    let refused = |options| {
+        let error: DataError = first(options).unwrap_err();
+        format!("{error}\n{}", error.hint())
+    };
+    // 100 ids that two bytes do not hold, and 100 that they do.
+    let wide: Vec<u32> = (0..100).map(|i| 65_530 + i).collect();
+    let narrow: Vec<u16> = (0..100).map(|i| 30 + i).collect();
+    let wide = file(folder.path(), "wide.bin", little(&wide, u32::to_le_bytes));
+    let narrow = file(folder.path(), "narrow.bin", little(&narrow, u16::to_le_bytes));
+    let of = |path: &Path, vocabulary| TokensOptions { vocabulary, ..TokensOptions::new(path) };
+    assert_eq!(first(of(&wide, Some(65_700))).unwrap(), [65_530, 65_531, 65_532, 65_533]);
+    assert_eq!(first(of(&narrow, Some(65_536))).unwrap(), [30, 31, 32, 33]);
+    // Said of a large vocabulary, ids of two bytes are two in one.
+    let error = refused(of(&narrow, Some(65_537)));
+    assert!(error.contains("position 0: token id 2031646") && error.contains("u32"), "{error}");
+    let odd = file(folder.path(), "odd.bin", [0; 102]);
+    let error = refused(of(&odd, Some(65_537)));
+    assert!(error.contains("holds 102 bytes, no multiple of the 4 of a token id"), "{error}");
+    // The tokenizer beside them wrote them: a model may have some ids more.
+    file(folder.path(), "tokenizer.json", r#"{"model": {"vocab": {"a": 0, "b": 65699}}}"#);
+    assert_eq!(first(of(&wide, None)).unwrap()[0], 65_530);
+    assert_eq!(first(of(&wide, Some(70_000))).unwrap()[0], 65_530);
+    file(folder.path(), "tokenizer.json", r#"{"model": {"vocab": {"a": 0, "b": 65000}}}"#);
+    assert_eq!(first(of(&narrow, Some(70_000))).unwrap()[0], 30);
+}
+
+#[test]
+fn ids_of_four_bytes_are_not_read_as_twice_as_many_of_two() {
+    let folder = tempfile::tempdir().unwrap();
+    let opened = |name: &str, bytes: Vec<u8>| {
+        let path = file(folder.path(), name, bytes);
+        open(&Source::Tokens(TokensOptions { context: 4, ..TokensOptions::new(path) }))
+    };
+    let wide = |most: u32| {
+        let ids: Vec<u32> = (0..2_000).map(|i: u32| i.wrapping_mul(2_654_435_761) % most).collect();
+        little(&ids, u32::to_le_bytes)
+    };
+    for most in [50_257, 200_000] {
+        let error = opened("wide.bin", wide(most)).map(|_| ()).unwrap_err();
+        assert!(error.to_string().contains("is a file of u32, expected a file of token ids"), "{error}");
+        assert!(error.hint().contains("numpy.uint16"), "{}", error.hint());
+    }
+    // What only looks so from afar: few ids, or some that are something else.
+    opened("few.bin", wide(60)).unwrap();
+    let mut one = wide(50_257);
+    one[2_002] = 16;
+    opened("one.bin", one).unwrap();
 }

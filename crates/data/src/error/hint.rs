@@ -108,7 +108,7 @@ impl DataError {
                 "texts are UTF-8; of .jsonl files and Parquet the field that --field names (text) is read".into()
             }
             Self::IdOutOfRange { .. } => {
-                "set data.vocabulary to that of the tokenizer; ids are little-endian u16, without a header before them"
+                "set data.vocabulary to that of the tokenizer; ids are little-endian u16, or u32 where it is above 65536, without a header before them"
                     .into()
             }
             Self::MissingGroup { .. } => "write it, or leave the row out".into(),

@@ -353,7 +353,7 @@ pub enum DataError {
         needed: u64,
     },
     /// A file that cannot be one of token ids.
-    #[error("{} is {found}, expected a file of u16 token ids", file.display())]
+    #[error("{} is {found}, expected a file of token ids", file.display())]
     NotTokens {
         /// The file.
         file: PathBuf,
@@ -363,12 +363,14 @@ pub enum DataError {
         instead: &'static str,
     },
     /// A file of token ids that ends inside one.
-    #[error("{} holds {bytes} bytes, an odd number, and a u16 token id has two", file.display())]
+    #[error("{} holds {bytes} bytes, no multiple of the {width} of a token id", file.display())]
     HalfToken {
         /// The file.
         file: PathBuf,
         /// Its bytes.
         bytes: u64,
+        /// Those of one id.
+        width: u64,
     },
     /// What lies beside token ids is no tokenizer, or none for such ids.
     #[error("{} is no tokenizer of these ids: {problem}", file.display())]

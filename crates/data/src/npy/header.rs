@@ -12,6 +12,7 @@ pub(super) enum Element {
     F8,
     U1,
     U2,
+    U4,
     I4,
     I8,
 }
@@ -32,6 +33,7 @@ impl Element {
             "<f8" => Self::F8,
             "|u1" | "<u1" => Self::U1,
             "<u2" => Self::U2,
+            "<u4" => Self::U4,
             "<i4" => Self::I4,
             "<i8" => Self::I8,
             _ => return None,
@@ -42,13 +44,13 @@ impl Element {
         match self {
             Self::U1 => 1,
             Self::U2 => 2,
-            Self::F4 | Self::I4 => 4,
+            Self::F4 | Self::U4 | Self::I4 => 4,
             Self::F8 | Self::I8 => 8,
         }
     }
 
     pub fn is_whole(self) -> bool {
-        matches!(self, Self::U1 | Self::U2 | Self::I4 | Self::I8)
+        matches!(self, Self::U1 | Self::U2 | Self::U4 | Self::I4 | Self::I8)
     }
 
     /// One element from its bytes.
@@ -59,6 +61,7 @@ impl Element {
             Self::U1 => f64::from(bytes[0]),
             Self::U2 => f64::from(u16::from_le_bytes(<[u8; 2]>::try_from(bytes).expect("two bytes"))),
             Self::F4 => f64::from(f32::from_le_bytes(four())),
+            Self::U4 => f64::from(u32::from_le_bytes(four())),
             Self::I4 => f64::from(i32::from_le_bytes(four())),
             Self::F8 => f64::from_le_bytes(eight()),
             Self::I8 => i64::from_le_bytes(eight()) as f64,
@@ -104,7 +107,7 @@ impl Header {
         let descr = quoted(descr).unwrap_or(descr);
         let element = Element::of(descr).ok_or_else(|| DataError::ElementType {
             file: file.to_owned(),
-            expected: "float32, float64, uint8, uint16, int32, int64 (little-endian)",
+            expected: "float32, float64, uint8, uint16, uint32, int32, int64 (little-endian)",
             got: descr.to_owned(),
         })?;
         if !value("fortran_order")?.trim_start().starts_with("False") {
