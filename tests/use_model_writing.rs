@@ -62,6 +62,30 @@ fn each_byte_of_a_text_is_the_one_that_is_predicted_also_beyond_what_the_model_s
 }
 
 #[test]
+fn a_long_prompt_is_read_in_pieces_and_what_comes_next_is_what_is_predicted() {
+    let folder = folder();
+    let path = folder.path();
+    write_text(&path.join("text.txt"), 6_000);
+    train(path, &format!("data.kind=text data.path=text.txt {SMALL} data.context=160 name=t")).succeeded();
+    let prompt = &fs::read_to_string(path.join("text.txt")).unwrap()[..150];
+    fs::write(path.join("prompt"), prompt).unwrap();
+    let mut piped = dtrain(path, "generate -q t -t 30 --temperature 0 --prompt -");
+    piped.stdin(fs::File::open(path.join("prompt")).unwrap());
+    let text = piped.output().unwrap().stdout;
+    assert_eq!((&text[..150], text.len()), (prompt.as_bytes(), 180));
+    let behind = surest(path, "t", &[&text[..160]], 256);
+    assert_eq!(behind[149..], text[150..161], "all of it is seen");
+    let ends: Vec<&[u8]> = (1..20).map(|from| &text[from..from + 160]).collect();
+    let behind = surest(path, "t", &ends, 256);
+    let last: Vec<u8> = behind.chunks(160).map(|behind| behind[159]).collect();
+    assert_eq!(last, text[161..], "its end alone is seen");
+    // Several at once have the pieces of another length.
+    let mut several = dtrain(path, "generate -q t -t 30 --temperature 0 -n 3 --ranks 1 --prompt -");
+    several.stdin(fs::File::open(path.join("prompt")).unwrap());
+    assert_eq!(several.output().unwrap().stdout, [&text[..], b"\n---\n"].concat().repeat(3));
+}
+
+#[test]
 fn a_text_depends_on_its_prompt_the_seed_and_its_number_alone() {
     let folder = folder();
     let path = folder.path();

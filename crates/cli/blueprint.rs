@@ -13,6 +13,7 @@ use dtrain_engine::models::{
     CnnOptions, EncoderOptions, GptOptions, MlpOptions, PoolPlace, RecurrentOptions, ResNetOptions, Stem,
     cnn, cnn1d, cnn3d, gpt, gpt2, mlp, recurrent, resnet, transformer, vit,
 };
+use dtrain_engine::stage::KvCache;
 use dtrain_engine::stages::Chain;
 use dtrain_engine::{EngineError, LossScaling, stage};
 
@@ -72,6 +73,23 @@ impl Blueprint<'_> {
         let model = dtrain_engine::Model::in_groups(device, chain, input, self.loss()?, group);
         let completed = model.and_then(|model| self.completed(model));
         Ok(completed.map_err(|error| misfit(self.config, &error))?)
+    }
+
+    /// The model on a CPU for whoever goes on with texts, at most so many tokens at once; nothing where it needs all of a text each time.
+    ///
+    /// *Errors*: a model that does not fit the samples.
+    pub fn decoding_model(
+        &self,
+        device: &Cpu,
+        tokens: usize,
+        kv_cache: KvCache,
+    ) -> Result<Option<dtrain_engine::Model<Cpu>>, CliError> {
+        let (chain, loss) = (self.chain(Blocks::Once), self.loss()?);
+        let model = chain.and_then(|chain| {
+            let model = dtrain_engine::Model::decoding(device, chain, tokens, kv_cache, loss)?;
+            model.map(|model| self.completed(model)).transpose()
+        });
+        Ok(model.map_err(|error| misfit(self.config, &error))?)
     }
 
     /// The model as a GPU has it, for micro-batches of so many rows.

@@ -14,6 +14,7 @@ use dtrain_checkpoint::{Check, CheckpointId, Exported, FileStore, Store, TensorS
 use dtrain_cuda::CudaDevice;
 use dtrain_data::{InputSpec, Mix, Preparation, SampleSpec};
 use dtrain_engine::cpu::{Cpu, CpuOptions, Isa};
+use dtrain_engine::stage::KvCache;
 use dtrain_engine::{
     DecayGroup, DeviceReplica, EngineError, LrSchedule, ModelReplica, Optimizer, Replica, Rule, Section,
     State,
@@ -150,12 +151,15 @@ impl Trained {
     }
 
     fn blank(&self, spec: &SampleSpec, rows: u32, threads: usize) -> Result<ModelReplica<Cpu>, CliError> {
-        let isa = Isa::parse(&self.config.isa).unwrap_or_else(|_| Isa::best());
-        let device = Cpu::new(CpuOptions { isa, threads });
-        let device = device.map_err(|error| CliError::failed(error.to_string()))?;
+        let device = self.cpu(threads)?;
         let model = self.blueprint(spec).model(&device, (rows, 1), Blocks::Once)?;
         let replica = ModelReplica::blank(device, model, self.at_rest(), self.config.seed);
         Ok(replica.map_err(|error| misfit(&self.config, &error))?)
+    }
+
+    fn cpu(&self, threads: usize) -> Result<Cpu, CliError> {
+        let isa = Isa::parse(&self.config.isa).unwrap_or_else(|_| Isa::best());
+        Cpu::new(CpuOptions { isa, threads }).map_err(|error| CliError::failed(error.to_string()))
     }
 
     /// All that the checkpoint has of the model.
@@ -180,15 +184,57 @@ impl Trained {
         rows: u32,
         whole: &Whole,
     ) -> Result<Box<dyn Replica>, CliError> {
-        let mut spec = self.preparation.spec();
-        let InputSpec::Tokens { length, .. } = &mut spec.input else { panic!("a model of texts has tokens") };
-        *length = window;
+        let spec = self.spec_for(window);
         let mut replica: Box<dyn Replica> = match seat {
             Seat::Cores(threads) => Box::new(self.blank(&spec, rows, threads)?),
             Seat::Gpu(number) => Box::new(self.blank_on_gpu(&spec, number, rows)?),
         };
+        self.pour(whole, replica.as_mut())?;
+        Ok(replica)
+    }
+
+    /// A model of texts on so many threads of a CPU that takes at most so many tokens at once and keeps what it saw of those before, for texts of at most as many places as it
+    /// was trained on. Nothing where the model needs all of a text each time.
+    ///
+    /// *Errors*: as [`Trained::replica_on`]. *Panics* if the model has no tokens.
+    pub fn decoder(
+        &self,
+        tokens: usize,
+        kv_cache: KvCache,
+        threads: usize,
+        whole: &Whole,
+    ) -> Result<Option<ModelReplica<Cpu>>, CliError> {
+        let (device, spec) = (self.cpu(threads)?, self.spec_for(kv_cache.places));
+        let Some(model) = self.blueprint(&spec).decoding_model(&device, tokens, kv_cache)? else {
+            return Ok(None);
+        };
+        let replica = ModelReplica::blank(device, model, self.at_rest(), self.config.seed);
+        let mut replica = replica.map_err(|error| misfit(&self.config, &error))?;
+        self.pour(whole, &mut replica)?;
+        Ok(Some(replica))
+    }
+
+    /// What a [decoder](Self::decoder) keeps of a text of so many places; nothing where there is no such decoder. *Units*: bytes.
+    ///
+    /// *Errors*: a model that does not fit its run. *Panics* if the model has no tokens.
+    pub fn kept_of_a_text(&self, places: usize) -> Result<Option<usize>, CliError> {
+        let (device, spec) = (self.cpu(1)?, self.spec_for(places));
+        let model = self.blueprint(&spec).decoding_model(&device, 1, KvCache { texts: 1, places })?;
+        Ok(model.map(|model| model.plan().saved * size_of::<f32>()))
+    }
+
+    /// What samples of so many tokens are. *Panics* if the model has none.
+    fn spec_for(&self, window: usize) -> SampleSpec {
+        let mut spec = self.preparation.spec();
+        let InputSpec::Tokens { length, .. } = &mut spec.input else { panic!("a model of texts has tokens") };
+        *length = window;
+        spec
+    }
+
+    /// Gives a replica for a shorter window the state of the checkpoint.
+    fn pour(&self, whole: &Whole, replica: &mut dyn Replica) -> Result<(), CliError> {
         let mut state = State::zeros(replica.about().state);
-        for part in &specs(replica.as_ref()) {
+        for part in &specs(replica) {
             let all = whole.specs.iter().find(|all| all.name == part.name).expect("it has the same tensors");
             assert_eq!(all.shape.get(1..), part.shape.get(1..), "{}: only places differ", part.name);
             let place = Section::ALL.into_iter().position(|section| section.name() == part.section);
@@ -198,8 +244,7 @@ impl Trained {
             to[part.offset..part.offset + part.len].copy_from_slice(from);
         }
         state.applied = self.id.step;
-        replica.swap_state(&mut state).map_err(|error| misfit(&self.config, &error))?;
-        Ok(replica)
+        Ok(replica.swap_state(&mut state).map_err(|error| misfit(&self.config, &error))?)
     }
 
     /// A replica with the state of the checkpoint.

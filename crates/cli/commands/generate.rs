@@ -3,8 +3,8 @@
 use crate::arguments::{Generate, Output};
 use crate::config::CudaList;
 use crate::error::CliError;
-use crate::generate::{Page, Sampling, Scribe, Text, Tokens, Wanted};
-use crate::predict::{Unit, at_once, ordered, progress};
+use crate::generate::{Page, Sampling, Scribe, Text, Tokens, Wanted, texts_at_once};
+use crate::predict::{Unit, ordered, progress};
 use crate::report::{Voice, amount};
 use crate::trained::{Seat, Trained};
 use dtrain_types::Seed;
@@ -12,6 +12,9 @@ use serde_json::json;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
+
+/// Texts that take next to no longer than one where their tokens are computed at once.
+const TOGETHER: u64 = 8;
 
 /// Writes texts to standard output: one as it comes, several each when it is whole.
 ///
@@ -35,10 +38,15 @@ pub fn run(arguments: &Generate) -> Result<(), CliError> {
     let gpus = trained.gpus(&arguments.work.devices, |words| voice.say(words))?;
     let seats = arguments.work.seats(gpus.as_ref().map(CudaList::numbers));
     let samples = u64::from(arguments.samples);
-    let busy = seats.len().min(arguments.samples as usize);
-    let rows = samples.div_ceil(busy as u64).min(at_once(&trained.preparation, arguments.work.batch).into());
-    let whole = trained.whole()?;
+    // On cores the parameters are read from memory once for some texts.
+    let each = if gpus.is_none() { TOGETHER } else { 1 };
+    let busy = seats.len().min(samples.div_ceil(each) as usize);
     let threads = seats.len() / busy;
+    let longest = wanted.prompt.len() + wanted.tokens as usize;
+    let first = seats[0].map_or(Seat::Cores(threads), Seat::Gpu);
+    let rows = texts_at_once(&trained, longest, first, arguments.work.batch)?;
+    let rows = samples.div_ceil(busy as u64).min(rows.into());
+    let whole = trained.whole()?;
     let scribe = |gpu: Option<u32>| {
         Scribe::new(&trained, &whole, gpu.map_or(Seat::Cores(threads), Seat::Gpu), rows as u32)
     };

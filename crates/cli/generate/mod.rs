@@ -1,12 +1,14 @@
 //! Texts that a trained model goes on with, token by token.
 //!
-//! `scribe.rs` asks the model for what comes next, `sampling.rs` chooses of that, `page.rs` shows it. A text depends on the prompt, the
+//! `reader.rs` asks the model what comes next, `sampling.rs` chooses of that for `scribe.rs`, `page.rs` shows it. A text depends on the prompt, the
 //! seed and its own number alone, whoever writes it and whatever else is written.
 
 mod page;
+mod reader;
 mod sampling;
 mod scribe;
 
 pub use page::{Page, Tokens};
+pub use reader::texts_at_once;
 pub use sampling::Sampling;
 pub use scribe::{Scribe, Text, Wanted};

@@ -21,7 +21,8 @@ pub use losses::{CrossEntropy, LossSums, Outputs};
 pub use recurrent::{Cell, CellGradients, CellStep, CellsKept, GATES};
 pub use shapes::{
     Activation, Affine, Attended, AttentionShape, BatchNormOutputs, ChannelNorm, Curve, Gelu, Leaf,
-    LinearShape, Mask, Matrices, NormGradients, NormInputs, Operands, Pool2d, Product, Rows, Strides, Write,
+    LinearShape, Mask, Matrices, Newest, NormGradients, NormInputs, Operands, Pool2d, Product, Rows, Strides,
+    Write,
 };
 pub use updates::{AdamW, Along, Lion, NORM_BLOCK, Sgd};
 
@@ -415,6 +416,29 @@ pub trait Device: Send + Sync + Sized + 'static {
     fn attention_saved(&self, shape: &AttentionShape) -> usize;
     /// Elements of scratch that attention and its gradient need.
     fn attention_scratch(&self, shape: &AttentionShape) -> usize;
+
+    /// Whether [`Device::attention_of_newest`] is there.
+    fn decodes(&self) -> bool {
+        false
+    }
+    /// Elements that it keeps of so many texts, of so many places each. *Panics* where [`Device::decodes`] says no.
+    fn kv_cache_len(&self, _shape: &AttentionShape) -> usize {
+        panic!("this device keeps no keys and values");
+    }
+    /// Causal attention of the newest tokens of texts, and of them alone: `qkv` has theirs, `cache` the keys and values of all tokens that were seen, to which theirs
+    /// are added. The shape has the texts of this pass, and the places of the cache.
+    ///
+    /// *Order*: the bits are those of [`Device::attention`] over the whole texts. *Panics* where [`Device::decodes`] says no.
+    fn attention_of_newest(
+        &self,
+        _shape: &AttentionShape,
+        _newest: Newest,
+        _qkv: Self::Ref<'_>,
+        _cache: Self::Mut<'_>,
+        _y: Self::Mut<'_>,
+    ) {
+        panic!("this device keeps no keys and values");
+    }
 
     /// Cross entropy of `logits: [rows, width]`.
     fn cross_entropy(

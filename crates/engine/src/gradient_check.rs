@@ -124,7 +124,7 @@ impl Check {
     fn pass(&self) -> Pass<'_, Cpu> {
         let (mode, seed, step, micro_batch) = (Mode::Train, Seed(5), Step(3), MicroBatch(2));
         let (device, rows, wire) = (&self.device, self.rows, Wire::F32);
-        Pass { device, mode, seed, step, micro_batch, rows, each: rows, wire }
+        Pass { device, mode, seed, step, micro_batch, rows, each: rows, wire, newest: None }
     }
 
     fn input<'a>(&'a self, values: &'a [f32]) -> Input<'a, Cpu> {

@@ -11,7 +11,7 @@ use crate::groups::Grouping;
 use crate::layout::{Layout, Section, StageSlice, Tensor};
 use crate::loss::{Loss, MIXED, expect_length};
 use crate::loss_scale::{LossScale, LossScaling};
-use crate::stage::{ArenaPlan, Input, Parameter, Shape, Stage};
+use crate::stage::{ArenaPlan, Input, KvCache, Parameter, Shape, Stage};
 use crate::stages::{BatchNorm, Chain};
 use crate::update_facts::UpdateFacts;
 use crate::windows::Windows;
@@ -83,13 +83,45 @@ impl<D: Device> Model<D> {
         if fits >= most { most.max(1) } else { 1 << fits.ilog2() }
     }
 
+    /// The same model of texts for whoever goes on with them: a pass takes at most `tokens` of their newest tokens, and the keys and values of those before are kept
+    /// in room of the replica ([`ModelReplica::decode`](crate::ModelReplica::decode)). Nothing where a stage or the device needs all tokens each time.
+    ///
+    /// *Errors*: as [`Model::new`].
+    pub fn decoding(
+        device: &D,
+        stages: Chain<D>,
+        tokens: usize,
+        kv_cache: KvCache,
+        loss: Loss,
+    ) -> Result<Option<Self>, EngineError> {
+        if !(stages.decodes() && device.decodes()) {
+            return Ok(None);
+        }
+        let mut plan = ArenaPlan::default();
+        plan.kv_cache = Some(kv_cache);
+        Self::planned(plan, device, stages, Shape::Tokens { rows: tokens, time: 1 }, loss).map(Some)
+    }
+
     fn for_passes_over(
         group: usize,
+        device: &D,
+        stages: Chain<D>,
+        input: Shape,
+        loss: Loss,
+    ) -> Result<Self, EngineError> {
+        let mut plan = ArenaPlan::default();
+        plan.group = group;
+        Self::planned(plan, device, stages, input, loss)
+    }
+
+    fn planned(
+        mut plan: ArenaPlan,
         device: &D,
         mut stages: Chain<D>,
         input: Shape,
         loss: Loss,
     ) -> Result<Self, EngineError> {
+        let group = plan.group;
         if input.rows() == 0 {
             return Err(EngineError::Rows { rows: 0, planned: 0 });
         }
@@ -101,8 +133,6 @@ impl<D: Device> Model<D> {
             group == 1 || !stages.has_ties(),
             "what two stages share is added up one micro-batch at a time"
         );
-        let mut plan = ArenaPlan::default();
-        plan.group = group;
         let output = stages
             .plan_stages(device, &input.with_rows(input.rows() * group), &mut plan)
             .map(|output| output.with_rows(input.rows()))

@@ -5,7 +5,7 @@
 
 use crate::about::{About, BufferLengths};
 use crate::batch::{BatchFigures, BatchView, EvaluationCounts, Inputs, Targets};
-use crate::device::{LossSums, Outputs, Rows};
+use crate::device::{LossSums, Newest, Outputs, Rows};
 use crate::error::EngineError;
 use crate::flat::Flat;
 use crate::gathering::{BringsParameters, Gathering};
@@ -23,7 +23,7 @@ use crate::sharding::{HeldState, Sharding};
 use crate::shared_update::UpdateRule;
 use crate::sharing::Sharing;
 use crate::stack::{Side, Stack};
-use crate::stage::{Input, Mode, Shape};
+use crate::stage::{Input, Mode, Pass, Shape};
 use crate::stages::{Gradients, Parameters, Whole};
 use crate::state::State;
 use crate::update_info::UpdateInfo;
@@ -140,11 +140,26 @@ impl<D: HostDevice> ModelReplica<D> {
         self.state.share(memory);
     }
 
+    /// The outputs behind the newest tokens of texts, a row each, of a model that was made [for it](Model::decoding). Which texts they go on with was said by the tokens of the
+    /// passes before, in the same order: a pass with none before it begins new ones.
+    ///
+    /// *Order*: the bits are those of a model of all places that [predicts](Replica::predict) the whole texts, in whatever passes they came. *Errors*: more tokens than a pass
+    /// takes, an unknown one. *Panics*: tokens that are no whole number of texts, more texts or places than there is room for, another model.
+    pub fn decode(&mut self, newest: Newest, tokens: &[u32]) -> Result<&[f32], EngineError> {
+        let room = self.model.plan().kv_cache.expect("a model that keeps keys and values");
+        let texts = tokens.len().checked_div(newest.count).unwrap_or(0);
+        assert_eq!(texts * newest.count, tokens.len(), "{newest:?} of each text");
+        assert!(texts <= room.texts && newest.seen + newest.count <= room.places, "{newest:?} in {room:?}");
+        let shape = self.infer(tokens.len(), Inputs::Tokens(tokens), Some(newest), None)?;
+        Ok(&self.outputs[..shape.rows * shape.width])
+    }
+
     /// Forward in evaluation mode; the outputs lie in `self.outputs`.
     fn infer(
         &mut self,
         rows: usize,
         inputs: Inputs<'_>,
+        newest: Option<Newest>,
         brought: Option<&mut dyn BringsParameters>,
     ) -> Result<Rows, EngineError> {
         self.model.check_inputs(rows, inputs)?;
@@ -152,7 +167,7 @@ impl<D: HostDevice> ModelReplica<D> {
         let Self { model, seed, state: held, saved, scratch, outputs, .. } = self;
         let (device, state) = (held.device(), held.state());
         let place = (state.applied, MicroBatch(0));
-        let pass = passes::pass(device, Mode::Evaluate, *seed, place, rows);
+        let pass = Pass { newest, ..passes::pass(device, Mode::Evaluate, *seed, place, rows) };
         let section = if averages { Section::Average } else { Section::Parameters };
         let mut own = Whole::<D>(state.averaged());
         let mut brought = brought.map(|by| Brought { held: held.held(), section, by });
@@ -221,7 +236,7 @@ impl<D: HostDevice> ModelReplica<D> {
     ) -> Result<LossSums, EngineError> {
         self.model.check_inputs(batch.rows, batch.inputs)?;
         self.model.loss.check_targets(self.model.loss_rows(batch.rows), &batch.targets)?;
-        let shape = self.infer(batch.rows, batch.inputs, brought)?;
+        let shape = self.infer(batch.rows, batch.inputs, None, brought)?;
         let outputs = &self.outputs[..shape.rows * shape.width];
         let kept = Outputs::Kept(outputs);
         let device = self.state.device();
@@ -403,7 +418,7 @@ impl<D: HostDevice> Replica for ModelReplica<D> {
     fn predict(&mut self, rows: usize, inputs: Inputs<'_>, outputs: &mut [f32]) -> Result<(), EngineError> {
         let shape = self.model.loss_rows(rows);
         expect_length("outputs", shape.rows * shape.width, outputs.len())?;
-        self.infer(rows, inputs, None)?;
+        self.infer(rows, inputs, None, None)?;
         outputs.copy_from_slice(&self.outputs[..outputs.len()]);
         Ok(())
     }

@@ -57,7 +57,8 @@ pub(crate) fn pass<'a, D: Device>(
     place: (Step, MicroBatch),
     rows: usize,
 ) -> Pass<'a, D> {
-    Pass { device, mode, seed, step: place.0, micro_batch: place.1, rows, each: rows, wire: Wire::F32 }
+    let (step, micro_batch) = place;
+    Pass { device, mode, seed, step, micro_batch, rows, each: rows, wire: Wire::F32, newest: None }
 }
 
 /// Forward, loss, backward: over one micro-batch, or over all that the pass has. `losses` has a place for each but the last, whose

@@ -6,7 +6,7 @@
 //! A stage does not know the optimizer, the rank, the reduction or the files.
 
 use crate::describe::Description;
-use crate::device::Device;
+use crate::device::{Device, Newest};
 use dtrain_types::{Key, MicroBatch, Seed, Site, Step, Wire};
 use std::ops::Range;
 
@@ -199,6 +199,15 @@ impl ParamLayout {
     }
 }
 
+/// Room for the keys and values of texts that a model goes on with: of all their tokens, so that each is computed once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KvCache {
+    /// Texts at once.
+    pub texts: usize,
+    /// The most tokens of each.
+    pub places: usize,
+}
+
 /// What a stage needs during a pass, in elements of f32, and of its micro-batch. For activations it takes
 /// [`Device::activation_len`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -211,13 +220,15 @@ pub struct ArenaPlan {
     pub min_rows: usize,
     /// Micro-batches of the greatest pass.
     pub(crate) group: usize,
+    /// Where passes take the newest tokens of texts, each as a sample of one place.
+    pub(crate) kv_cache: Option<KvCache>,
     sites: u32,
 }
 
 impl Default for ArenaPlan {
     /// An empty plan for passes over one micro-batch.
     fn default() -> Self {
-        Self { saved: 0, scratch: 0, min_rows: 0, group: 1, sites: 0 }
+        Self { saved: 0, scratch: 0, min_rows: 0, group: 1, kv_cache: None, sites: 0 }
     }
 }
 
@@ -234,7 +245,7 @@ impl ArenaPlan {
     /// An empty plan for a stage inside this one; call sites go on.
     #[must_use]
     pub fn inner(&self) -> Self {
-        Self { sites: self.sites, group: self.group, ..Self::default() }
+        Self { sites: self.sites, group: self.group, kv_cache: self.kv_cache, ..Self::default() }
     }
 
     /// Takes over an inner stage's call sites and its demand on rows.
@@ -273,6 +284,8 @@ pub struct Pass<'a, D: Device> {
     /// What each micro-batch's gradient and each sum of them is rounded to, where it has more than one. Of one alone nobody
     /// here rounds anything.
     pub wire: Wire,
+    /// Which tokens its rows are, where stages were planned with a [`KvCache`]; then it is an evaluation.
+    pub newest: Option<Newest>,
 }
 
 impl<D: Device> Pass<'_, D> {
@@ -291,9 +304,8 @@ impl<D: Device> Pass<'_, D> {
     /// The micro-batch at `place` as a pass of its own, and the rows that are its.
     pub(crate) fn alone(&self, place: usize) -> (Self, Range<usize>) {
         let rows = place * self.each..((place + 1) * self.each).min(self.rows);
-        let Self { device, mode, seed, step, each, .. } = *self;
         let micro_batch = MicroBatch(self.micro_batch.0 + place as u32);
-        (Self { device, mode, seed, step, micro_batch, rows: rows.len(), each, wire: Wire::F32 }, rows)
+        (Self { micro_batch, rows: rows.len(), wire: Wire::F32, ..*self }, rows)
     }
 }
 
@@ -465,6 +477,13 @@ pub trait Stage<D: Device>: Send + Sync {
     /// there, because the other one wrote first. See [`Chain::tied`](crate::stages::Chain::tied).
     fn shares(&self) -> Option<&str> {
         None
+    }
+
+    /// Whether it can be planned with a [`KvCache`]: what it says of a token follows from that one, or from it and what the stage keeps of the tokens before it.
+    ///
+    /// *Order*: it must not change a bit.
+    fn decodes(&self) -> bool {
+        false
     }
 
     /// How many token ids it knows, if it takes any: greater ones are refused before the pass.

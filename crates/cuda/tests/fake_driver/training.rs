@@ -44,6 +44,7 @@ pub fn train<R: Rig>(rig: &R, mut after: impl FnMut(u64)) -> (Vec<f64>, Vec<f32>
             rows: ROWS,
             each: ROWS,
             wire: Wire::F32,
+            newest: None,
         };
         chain.forward(
             &pass,

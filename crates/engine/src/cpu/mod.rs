@@ -7,6 +7,7 @@
 
 mod attention;
 mod conv;
+mod decode;
 mod elementwise;
 mod embedding;
 mod isa;

@@ -4,14 +4,14 @@
 
 use super::pool::Cut;
 use super::{
-    Cpu, attention, conv, conv_lengths, elementwise, embedding, group, loss, norm, pool_areas, pooling,
-    product, recurrent, same, update,
+    Cpu, attention, conv, conv_lengths, decode, elementwise, embedding, group, loss, norm, pool_areas,
+    pooling, product, recurrent, same, update,
 };
 use crate::device::{
     Activation, AdamW, Affine, Along, Attended, AttentionShape, BatchNormOutputs, Cell, CellGradients,
     CellStep, CellsKept, ChannelNorm, Conv3dShape, CrossEntropy, Device, GATES, Gelu, Leaf, LinearShape,
-    Lion, LossSums, Matrices, NormGradients, NormInputs, Operands, Outputs, Pool2d, Product, Rows, Sgd,
-    Strides, Write,
+    Lion, LossSums, Matrices, Newest, NormGradients, NormInputs, Operands, Outputs, Pool2d, Product, Rows,
+    Sgd, Strides, Write,
 };
 use dtrain_types::{Key, Wire};
 use std::ops::Range;
@@ -583,6 +583,30 @@ impl Device for Cpu {
 
     fn attention_scratch(&self, _shape: &AttentionShape) -> usize {
         0
+    }
+
+    fn decodes(&self) -> bool {
+        true
+    }
+
+    fn kv_cache_len(&self, shape: &AttentionShape) -> usize {
+        decode::cache_len(shape)
+    }
+
+    fn attention_of_newest(
+        &self,
+        shape: &AttentionShape,
+        newest: Newest,
+        qkv: &[f32],
+        cache: &mut [f32],
+        y: &mut [f32],
+    ) {
+        let out = shape.batch * newest.count * shape.heads * shape.head;
+        same("qkv", qkv.len(), 3 * out);
+        same("y", y.len(), out);
+        assert!(newest.seen + newest.count <= shape.time, "{newest:?} in a cache of {} places", shape.time);
+        let cache = &mut cache[..self.kv_cache_len(shape)];
+        decode::forward(self.isa, &self.pool, (shape, newest), qkv, cache, y);
     }
 
     fn cross_entropy(

@@ -56,6 +56,15 @@ pub struct Product {
     pub write: Write,
 }
 
+/// The newest tokens of texts that are as long, of which a pass takes no others. Its rows are those of the first text, then those of the second.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Newest {
+    /// Tokens of each text in the passes before.
+    pub seen: usize,
+    /// Tokens of each text in this one.
+    pub count: usize,
+}
+
 /// How a product's result reaches memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Write {

@@ -2,19 +2,21 @@
 
 use crate::describe::Description;
 use crate::device::{Attended, AttentionShape, Device, Mask, reborrow};
-use crate::stage::{ArenaPlan, Backward, Forward, GradientUse, Needs, Pass, Shape, Stage};
+use crate::stage::{ArenaPlan, Backward, Forward, GradientUse, KvCache, Needs, Pass, Shape, Stage};
 
 /// The core of self-attention: `[B, T, 3 x heads x head]` to `[B, T, heads x head]`.
 #[derive(Clone, Debug)]
 pub struct Attention {
     shape: AttentionShape,
+    kv_cache: Option<KvCache>,
 }
 
 impl Attention {
     /// Causal attention with this many heads.
     #[must_use]
     pub fn new(heads: usize) -> Self {
-        Self { shape: AttentionShape { batch: 0, time: 0, heads, head: 0, mask: Mask::Causal } }
+        let shape = AttentionShape { batch: 0, time: 0, heads, head: 0, mask: Mask::Causal };
+        Self { shape, kv_cache: None }
     }
 
     /// Each position sees all of them.
@@ -47,6 +49,10 @@ impl<D: Device> Stage<D> for Attention {
         true
     }
 
+    fn decodes(&self) -> bool {
+        self.shape.mask == Mask::Causal
+    }
+
     fn plan(&mut self, device: &D, input: &Shape, space: &mut ArenaPlan) -> Result<Shape, String> {
         let dims = input.dims()?;
         let [time, packed] = *dims else {
@@ -57,12 +63,24 @@ impl<D: Device> Stage<D> for Attention {
             return Err(format!("a width of {} cannot be shared by {heads} heads", packed / 3));
         }
         self.shape = AttentionShape { batch: input.rows(), time, head: packed / 3 / heads, ..self.shape };
+        self.kv_cache = space.kv_cache;
+        if let Some(KvCache { texts, places }) = space.kv_cache {
+            // What it saves is what it knows of the tokens before.
+            self.shape = AttentionShape { batch: texts, time: places, ..self.shape };
+            space.saved += device.kv_cache_len(&self.shape);
+            return Ok(Shape::values(input.rows(), &[time, packed / 3]));
+        }
         space.saved += device.attention_saved(&self.shape);
         space.scratch += device.attention_scratch(&self.shape);
         Ok(Shape::values(input.rows(), &[time, packed / 3]))
     }
 
     fn forward(&self, pass: &Pass<'_, D>, mut io: Forward<'_, D>) {
+        if self.kv_cache.is_some() {
+            let newest = pass.newest.expect("a model that keeps keys and values takes the newest tokens");
+            let shape = self.of(pass.rows / newest.count);
+            return pass.device.attention_of_newest(&shape, newest, io.x.values(), io.saved, io.y);
+        }
         let shape = self.of(pass.rows);
         let saved = D::part_mut(&mut io.saved, 0..pass.device.attention_saved(&shape));
         let scratch = D::part_mut(&mut io.scratch, 0..pass.device.attention_scratch(&shape));

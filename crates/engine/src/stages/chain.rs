@@ -392,6 +392,10 @@ impl<D: Device> Stage<D> for Chain<D> {
         true
     }
 
+    fn decodes(&self) -> bool {
+        self.children.iter().all(|child| child.stage.decodes())
+    }
+
     fn stacks(&self) -> bool {
         // What two stages share is added up one micro-batch at a time.
         !self.has_ties()

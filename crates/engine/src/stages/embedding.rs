@@ -10,6 +10,8 @@ pub struct Embedding {
     vocabulary: usize,
     width: usize,
     time: usize,
+    /// Places of the table: as many as the input has, or the texts that are gone on with.
+    places: usize,
     /// Whether another stage writes the gradient of its tokens first.
     shares: bool,
     layout: ParamLayout,
@@ -19,7 +21,7 @@ impl Embedding {
     /// Tables for this many tokens, and for as many positions as the input has.
     #[must_use]
     pub fn new(vocabulary: usize, width: usize) -> Self {
-        Self { vocabulary, width, time: 0, shares: false, layout: ParamLayout::NOTHING }
+        Self { vocabulary, width, time: 0, places: 0, shares: false, layout: ParamLayout::NOTHING }
     }
 
     /// Shares its table of tokens with a stage behind it that is [tied](super::Chain::tied) to `tokens`.
@@ -36,7 +38,7 @@ impl<D: Device> Stage<D> for Embedding {
     }
 
     fn describe(&self) -> Description {
-        let Self { vocabulary, time, width, .. } = *self;
+        let Self { vocabulary, places: time, width, .. } = *self;
         Description::Embedding { vocabulary, time, width }
     }
 
@@ -52,11 +54,15 @@ impl<D: Device> Stage<D> for Embedding {
         self.shares.then_some("tokens")
     }
 
+    fn decodes(&self) -> bool {
+        true
+    }
+
     fn vocabulary(&self) -> Option<usize> {
         Some(self.vocabulary)
     }
 
-    fn plan(&mut self, _: &D, input: &Shape, _: &mut ArenaPlan) -> Result<Shape, String> {
+    fn plan(&mut self, _: &D, input: &Shape, space: &mut ArenaPlan) -> Result<Shape, String> {
         let Shape::Tokens { rows, time } = *input else {
             return Err("it takes token ids, but its input is values".into());
         };
@@ -64,9 +70,10 @@ impl<D: Device> Stage<D> for Embedding {
             return Err("vocabulary, width and context must be at least 1".into());
         }
         self.time = time;
+        self.places = space.kv_cache.map_or(time, |cache| cache.places);
         self.layout = ParamLayout::NOTHING
             .with("tokens", &[self.vocabulary, self.width], Init::Normal(0.02))
-            .with("places", &[time, self.width], Init::Normal(0.02));
+            .with("places", &[self.places, self.width], Init::Normal(0.02));
         Ok(Shape::values(rows, &[time, self.width]))
     }
 
@@ -74,8 +81,10 @@ impl<D: Device> Stage<D> for Embedding {
         let shape = Rows { rows: pass.rows * self.time, width: self.width };
         let split = self.vocabulary * self.width;
         let table = D::part(io.params, 0..split);
-        let places = D::part(io.params, split..split + self.time * self.width);
-        pass.device.embedding(shape, io.x.ids(), table, Some((places, self.time)), io.y);
+        let (first, count) = pass.newest.map_or((0, self.time), |newest| (newest.seen, newest.count));
+        let places = split + first * self.width..split + (first + count) * self.width;
+        let places = D::part(io.params, places);
+        pass.device.embedding(shape, io.x.ids(), table, Some((places, count)), io.y);
     }
 
     fn backward(&self, pass: &Pass<'_, D>, io: Backward<'_, D>) {

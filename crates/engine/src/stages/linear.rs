@@ -120,6 +120,10 @@ impl<D: Device> Stage<D> for Linear {
         true
     }
 
+    fn decodes(&self) -> bool {
+        true
+    }
+
     fn plan(&mut self, device: &D, input: &Shape, space: &mut ArenaPlan) -> Result<Shape, String> {
         if self.outputs == 0 {
             return Err("it has no output".into());

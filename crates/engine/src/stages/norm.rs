@@ -44,6 +44,10 @@ impl<D: Device> Stage<D> for LayerNorm {
         Description::LayerNorm { width: self.width, epsilon: self.epsilon }
     }
 
+    fn decodes(&self) -> bool {
+        true
+    }
+
     fn layout(&self) -> &ParamLayout {
         &self.layout
     }

@@ -55,6 +55,10 @@ impl<D: Device> Stage<D> for Relu {
         true
     }
 
+    fn decodes(&self) -> bool {
+        true
+    }
+
     fn plan(&mut self, _: &D, input: &Shape, _: &mut ArenaPlan) -> Result<Shape, String> {
         input.dims()?;
         Ok(input.clone())
@@ -79,6 +83,10 @@ impl<D: Device> Stage<D> for Sigmoid {
     }
 
     fn stacks(&self) -> bool {
+        true
+    }
+
+    fn decodes(&self) -> bool {
         true
     }
 
@@ -113,6 +121,10 @@ impl<D: Device> Stage<D> for Gelu {
     }
 
     fn stacks(&self) -> bool {
+        true
+    }
+
+    fn decodes(&self) -> bool {
         true
     }
 
@@ -171,6 +183,10 @@ impl<D: Device> Stage<D> for Dropout {
 
     fn needs(&self) -> Needs {
         Needs::PLAIN
+    }
+
+    fn decodes(&self) -> bool {
+        true
     }
 
     fn plan(&mut self, _: &D, input: &Shape, space: &mut ArenaPlan) -> Result<Shape, String> {

@@ -50,6 +50,10 @@ impl<D: Device> Stage<D> for Residual<D> {
         true
     }
 
+    fn decodes(&self) -> bool {
+        self.inner.decodes()
+    }
+
     fn plan(&mut self, device: &D, input: &Shape, space: &mut ArenaPlan) -> Result<Shape, String> {
         input.dims()?;
         let mut own = space.inner();

@@ -2,6 +2,7 @@
 //! themselves under another cut of the work.
 
 mod averages;
+mod decoding;
 mod golden;
 mod gradients;
 mod groups;

@@ -28,6 +28,8 @@ use tile::{Ahead, K_BLOCK, MOST_ROWS, STRIP_ROW, Size};
 
 /// Elements of packed `B` that stay in the second-level cache beside everything else.
 const B_BLOCK: usize = 1 << 17;
+/// So few rows hide nothing of what it takes to turn the other operand, which waits for memory.
+const FEW_ROWS: usize = 16;
 /// Terms of a sum that take as long as one element of a point-wise operation.
 pub(super) const TERMS: usize = 4;
 
@@ -61,7 +63,14 @@ fn swaps(isa: Have, shape: &Product) -> bool {
     // In cycles of 16 elements: the multiplications with padding, the packing, and the turned store of each tile.
     let cost = |m: usize, n: usize, copies: bool| {
         let half = width / 2;
-        m * n.next_multiple_of(half) * k / 16 + n * k * if copies { 2 } else { 4 } / 16
+        let packing = if copies {
+            2
+        } else if m < FEW_ROWS {
+            40
+        } else {
+            4
+        };
+        m * n.next_multiple_of(half) * k / 16 + n * k * packing / 16
     };
     let plain = cost(m, n, b.col == 1);
     let turned = cost(n, m, a.row == 1) + m * n * k.div_ceil(K_BLOCK) * 6 / 16;

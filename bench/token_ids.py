@@ -2,7 +2,7 @@
 """Token ids of whole files by `dtrain tokenize` and by Hugging Face's Python package: whether they are the same, and how long they take.
 
     pip install tokenizers numpy
-    bench/tokenize.py target/release/dtrain TEXT... [-t tokenizer.json]... [--times 5]
+    bench/token_ids.py target/release/dtrain TEXT... [-t tokenizer.json]... [--times 5]
 
 Without -t three tokenizers are learnt from the first text, by the Python package: pairs of bytes split as Llama 3's, WordPiece as BERT's, and
 Unigram as SentencePiece's. The package encodes a file as a list of lines, which it does on all cores, for the time, and as one text for the ids.
