@@ -197,6 +197,57 @@ fn a_text_ends_where_the_model_says_so() {
 }
 
 #[test]
+fn the_token_that_ends_a_text_goes_with_the_tokenizer() {
+    let folder = folder();
+    let path = folder.path();
+    fs::write(path.join("lines.jsonl"), "{\"text\": \"ab\"}\n".repeat(400)).unwrap();
+    let settings = |folder: &str| fs::read(path.join(folder).join("tokenizer_config.json")).ok();
+    let end = |folder: &str| {
+        let settings: Value = serde_json::from_slice(&settings(folder).unwrap()).unwrap();
+        settings["eos_token"].clone()
+    };
+    let line = json(path, "tokenize lines.jsonl --vocabulary 257 --end x -o data --json");
+    assert_eq!((line["end"].as_str(), end("data").as_str()), (Some("x"), Some("x")));
+    let run = train(
+        path,
+        &format!("data.kind=tokens data.path=data {SMALL} optimizer.lr=0.01 data.context=8 name=t"),
+    );
+    run.succeeded();
+    let line = json(path, "generate t --prompt a -t 50 --temperature 0 --json");
+    assert_eq!((line["text"].as_str(), line["ended"].as_bool()), (Some("b"), Some(true)), "{line}");
+    // With the run, and away from it.
+    for name in ["tokenizer.json", "tokenizer_config.json"] {
+        fs::remove_file(path.join("data").join(name)).unwrap();
+    }
+    train(path, "--resume t --fork steps=3 name=forked").succeeded();
+    fs::remove_dir_all(path.join("data")).unwrap();
+    said(path, "export t --to torch -o away");
+    for folder in ["runs/t", "runs/forked", "away"] {
+        assert_eq!(end(folder).as_str(), Some("x"), "{folder}");
+    }
+    // Whoever takes the tokenizer takes its end, unless another one is named, or none.
+    for (how, wanted) in [("", Some("x")), ("--end y", Some("y")), ("--end none", None)] {
+        let line = json(path, &format!("tokenize lines.jsonl -t away -o data {how} --json"));
+        assert_eq!((line["end"].as_str(), end("data").as_str()), (wanted, wanted), "{how}");
+        let texts = line["train"]["tokens"].as_u64().unwrap();
+        assert_eq!(texts, if wanted.is_some() { 1_200 } else { 800 }, "{how}");
+        fs::remove_dir_all(path.join("data")).unwrap();
+    }
+    // What lies there is not written over, but where it is the same.
+    fs::create_dir(path.join("data")).unwrap();
+    fs::copy(path.join("away/tokenizer_config.json"), path.join("data/tokenizer_config.json")).unwrap();
+    refused(
+        path,
+        "tokenize lines.jsonl -t away --end y -o data",
+        &["data/tokenizer_config.json is there already", "hint: "],
+    );
+    assert_eq!(fs::read_dir(path.join("data")).unwrap().count(), 1);
+    said(path, "tokenize lines.jsonl -t away -o data");
+    said(path, "tokenize lines.jsonl --vocabulary 257 -o usual");
+    assert_eq!(settings("usual"), None, "its end has a usual name");
+}
+
+#[test]
 fn what_cannot_be_is_refused_and_leaves_nothing() {
     let folder = folder();
     let path = folder.path();

@@ -5,7 +5,7 @@ use crate::error::CliError;
 use crate::run_folder::RunFolder;
 use crate::whole_file::WholeFile;
 use dtrain_data::{Source, TOKENIZER};
-use dtrain_tokenizer::{Tokenizer, TokenizerError};
+use dtrain_tokenizer::{SETTINGS, Tokenizer, TokenizerError};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -14,14 +14,22 @@ use std::sync::Arc;
 /// *Errors*: of the disk.
 pub fn keep(run: &RunFolder, config: &Config, parent: Option<&RunFolder>) -> Result<(), CliError> {
     let Some(Source::Tokens(ids)) = &config.data else { return Ok(()) };
-    let to = run.path.join(TOKENIZER);
     let from = ids.tokenizer().or_else(|| file_of(parent?));
-    let Some(from) = from.filter(|_| !to.exists()) else { return Ok(()) };
-    let bytes = std::fs::read(&from)
-        .map_err(|error| CliError::usage(format!("cannot read {}", from.display())).because(&error))?;
-    let mut file = WholeFile::create(&to)?;
-    file.write(&bytes)?;
-    file.finish()
+    let Some(from) = from.filter(|_| !run.path.join(TOKENIZER).exists()) else { return Ok(()) };
+    for (name, from) in files(&from) {
+        let bytes = std::fs::read(&from)
+            .map_err(|error| CliError::usage(format!("cannot read {}", from.display())).because(&error))?;
+        let mut file = WholeFile::create(&run.path.join(name))?;
+        file.write(&bytes)?;
+        file.finish()?;
+    }
+    Ok(())
+}
+
+/// A tokenizer, and what lies beside it and says which token ends a text, if that is there: the tokenizer comes last.
+pub fn files(tokenizer: &Path) -> impl Iterator<Item = (&'static str, PathBuf)> {
+    let settings = Some(tokenizer.with_file_name(SETTINGS)).filter(|file| file.is_file());
+    settings.map(|file| (SETTINGS, file)).into_iter().chain([(TOKENIZER, tokenizer.to_owned())])
 }
 
 /// Where the tokenizer of a run is, if it has one.

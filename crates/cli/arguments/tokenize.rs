@@ -22,7 +22,7 @@ pub struct Tokenize {
     /// Texts, JSON Lines (.jsonl; both plain or .gz) and Parquet files, or folders of them; - is a text on standard input
     #[arg(required = true, value_name = "TEXT")]
     pub texts: Vec<PathBuf>,
-    /// The folder for train.bin, val.bin and tokenizer.json; it is made if it is not there
+    /// The folder for train.bin, val.bin, tokenizer.json and its tokenizer_config.json; it is made if it is not there
     #[arg(short = 'o', long = "output", value_name = "FOLDER")]
     pub folder: PathBuf,
     /// A tokenizer.json of Hugging Face, or a folder that has one
@@ -43,7 +43,7 @@ pub struct Tokenize {
     /// What is read of each line of .jsonl, and of each row of Parquet
     #[arg(long, value_name = "NAME", default_value = FIELD)]
     pub field: String,
-    /// The token behind each text, or none [default: what ends a text by the usual names, if there is one]
+    /// The token behind each text, or none [default: that of the tokenizer: by the tokenizer_config.json beside it, or by a usual name]
     #[arg(long, value_name = "TOKEN")]
     pub end: Option<String>,
     /// How much is said.

@@ -5,12 +5,11 @@ use crate::arguments::{Export, ExportTo};
 use crate::error::CliError;
 use crate::export::{Network, onnx, torch};
 use crate::report::{Voice, bytes};
-use crate::run_tokenizer::file_of;
+use crate::run_tokenizer::{self, file_of};
 use crate::trained::Trained;
 use crate::unusable::unusable;
 use crate::whole_file::{WholeFile, name_beside, unwritable};
 use dtrain_checkpoint::{Check, Exported, FileStore, Store, write_tensors};
-use dtrain_data::TOKENIZER;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -78,8 +77,8 @@ fn folder(trained: &Trained, output: &Path) -> Result<u64, CliError> {
         }
         let tensors =
             files.tensors.iter().map(|(name, tensor)| (name.as_str(), &tensor.shape[..], &tensor.values[..]));
-        if let Some(tokenizer) = file_of(&trained.run) {
-            fs::copy(tokenizer, temporary.join(TOKENIZER))?;
+        for (name, file) in file_of(&trained.run).iter().flat_map(|file| run_tokenizer::files(file)) {
+            fs::copy(file, temporary.join(name))?;
         }
         write_tensors(&temporary.join("model.safetensors"), &[("format", "pt".to_owned())], tensors)?;
         let size = fs::metadata(temporary.join("model.safetensors"))?.len();

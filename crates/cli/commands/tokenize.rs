@@ -9,7 +9,7 @@ use crate::run_tokenizer::{self, failed, open};
 use crate::trained::Trained;
 use crate::whole_file::{WholeFile, unwritable};
 use dtrain_data::{DataError, IdWidth, MOST_TOKENS, Source, TOKENIZER, TextPart, Texts, TokensOptions};
-use dtrain_tokenizer::{Encoder, Tokenizer, learn};
+use dtrain_tokenizer::{Encoder, SETTINGS, Tokenizer, learn};
 use indicatif::ProgressBar;
 use serde_json::json;
 use std::fs;
@@ -24,14 +24,15 @@ struct Written {
     tokens: u64,
 }
 
-/// Writes `train.bin`, `tokenizer.json` and, where there are texts for it, `val.bin`: each is whole or not there, and `train.bin` is the last.
+/// Writes `train.bin`, `tokenizer.json` with what lay beside it and, where there are texts for it, `val.bin`: each is whole or not there, and `train.bin` is the last.
 ///
 /// *Errors*: of the texts, by file and line; of the tokenizer; files that are there already; of the disk. *Blocks* to the end.
 pub fn run(arguments: &Tokenize) -> Result<(), CliError> {
     let Output { json, .. } = arguments.output;
     let voice = Voice::of(arguments.output);
     let (train, val) = (files(&arguments.texts)?, files(&arguments.val)?);
-    let given = arguments.tokenizer.as_deref().map(open).transpose()?;
+    let wanted_end = arguments.end.as_deref();
+    let given = arguments.tokenizer.as_deref().map(|file| ending(open(file)?, wanted_end)).transpose()?;
     check_free(&arguments.folder, given.as_ref())?;
     if let (Some(_), Some(once)) = (arguments.vocabulary, train.iter().find(|file| is_read_once(file))) {
         let shown = if once == Path::new("-") { "standard input".into() } else { once.display().to_string() };
@@ -42,14 +43,16 @@ pub fn run(arguments: &Tokenize) -> Result<(), CliError> {
     let field = &arguments.field;
     let tokenizer = match (given, arguments.vocabulary) {
         (Some(given), _) => given,
-        (None, vocabulary) => learnt(&train, field, vocabulary.unwrap_or(MOST_TOKENS), voice)?,
+        (None, vocabulary) => {
+            ending(learnt(&train, field, vocabulary.unwrap_or(MOST_TOKENS), voice)?, wanted_end)?
+        }
     };
     if tokenizer.vocabulary() > MOST_TOKENS {
         let message = format!("the tokenizer has {} tokens", tokenizer.vocabulary());
         let hint = format!("dtrain knows at most {MOST_TOKENS}: --vocabulary N learns a smaller one");
         return Err(CliError::usage(message).hint(hint));
     }
-    let end = end_of_text(&tokenizer, arguments.end.as_deref())?;
+    let end = tokenizer.end_of_text();
     let is_new = !arguments.folder.exists();
     fs::create_dir_all(&arguments.folder).map_err(|error| unwritable(&arguments.folder, &error))?;
     let written = write(arguments, (&tokenizer, end.map(|(_, id)| id)), (&train, &val), voice);
@@ -126,35 +129,30 @@ fn is_read_once(file: &Path) -> bool {
 
 /// *Errors*: files would be written over.
 fn check_free(folder: &Path, given: Option<&Tokenizer>) -> Result<(), CliError> {
-    let is_there = |name: &&str| {
+    let is_there = |(name, same): &(&str, Option<&[u8]>)| {
         let file = folder.join(name);
-        let is_same = || given.is_some_and(|given| fs::read(&file).is_ok_and(|bytes| bytes == given.bytes()));
-        file.exists() && !(*name == TOKENIZER && is_same())
+        let is_same = || same.is_some_and(|same| fs::read(&file).is_ok_and(|bytes| bytes == same));
+        file.exists() && !is_same()
     };
-    match ["train.bin", "val.bin", TOKENIZER].iter().find(|name| is_there(name)) {
+    let given = [(TOKENIZER, given.map(Tokenizer::bytes)), (SETTINGS, given.and_then(Tokenizer::settings))];
+    match [("train.bin", None), ("val.bin", None)].iter().chain(&given).find(|file| is_there(file)) {
         None => Ok(()),
-        Some(name) => {
+        Some((name, _)) => {
             let error = CliError::usage(format!("{} is there already", folder.join(name).display()));
             Err(error.hint("name another folder with -o, or take it away"))
         }
     }
 }
 
-/// The token that is put behind each text.
+/// A tokenizer whose texts end as is wanted: as before, with no token, or with one.
 ///
-/// *Errors*: the tokenizer has none of that name.
-fn end_of_text<'a>(tokenizer: &Tokenizer, end: Option<&'a str>) -> Result<Option<(&'a str, u32)>, CliError> {
-    match end {
-        None => Ok(tokenizer.end_of_text()),
-        Some("none") => Ok(None),
-        Some(name) => match tokenizer.id(name) {
-            Some(id) => Ok(Some((name, id))),
-            None => {
-                let error = CliError::usage(format!("--end: the tokenizer has no token {name}"));
-                Err(error.hint("leave it out for that of the tokenizer, if it has one, or say none"))
-            }
-        },
-    }
+/// *Errors*: it has none of that name.
+fn ending(tokenizer: Tokenizer, end: Option<&str>) -> Result<Tokenizer, CliError> {
+    let Some(name) = end else { return Ok(tokenizer) };
+    tokenizer.ending_with(Some(name).filter(|name| *name != "none")).ok_or_else(|| {
+        let error = CliError::usage(format!("--end: the tokenizer has no token {name}"));
+        error.hint("leave it out for that of the tokenizer, if it has one, or say none")
+    })
 }
 
 /// Learns a tokenizer from files.
@@ -223,9 +221,13 @@ fn write(
         true => None,
         false => Some(ids(&folder.join("val.bin"), tokens, val, field, voice)?),
     };
-    let mut tokenizer = WholeFile::create(&folder.join(TOKENIZER))?;
-    tokenizer.write(tokens.0.bytes())?;
-    tokenizer.finish()?;
+    for (name, bytes) in [(TOKENIZER, Some(tokens.0.bytes())), (SETTINGS, tokens.0.settings())] {
+        if let Some(bytes) = bytes {
+            let mut file = WholeFile::create(&folder.join(name))?;
+            file.write(bytes)?;
+            file.finish()?;
+        }
+    }
     let val = val.map(|(ids, written)| ids.finish().map(|()| written)).transpose()?;
     train_ids.finish()?;
     Ok((trained, val))

@@ -107,11 +107,12 @@ impl<'a> TextReader<'a> {
     /// *Errors*: of the model or its device. *Blocks* while it computes.
     pub fn outputs_behind(&mut self, texts: &[Vec<u32>]) -> Result<impl Iterator<Item = &[f32]>, CliError> {
         let Self { maker, places, reads, newest } = self;
-        if let Reads::Unknown = reads {
+        let tokens = texts[0].len();
+        let is_seen = tokens <= maker.context;
+        if matches!(reads, Reads::Unknown) && is_seen {
             *reads = maker.decoder(*places)?.map_or(Reads::All(None), Reads::Newest);
         }
-        let tokens = texts[0].len();
-        if matches!(reads, Reads::Newest(_)) && tokens > maker.context {
+        if !(is_seen || matches!(reads, Reads::All(_))) {
             // From here on each token moves all others by a place.
             *reads = Reads::All(None);
         }

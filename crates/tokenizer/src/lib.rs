@@ -15,4 +15,4 @@ pub use encoder::Encoder;
 pub use error::TokenizerError;
 pub use learn::{FEWEST_TOKENS, learn};
 pub use shown::Shown;
-pub use tokenizer::Tokenizer;
+pub use tokenizer::{SETTINGS, Tokenizer};
