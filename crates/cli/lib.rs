@@ -58,6 +58,7 @@ pub mod serving;
 pub mod session;
 mod slurm;
 mod status;
+mod tokens;
 mod trained;
 mod trainer;
 mod unusable;

@@ -5,7 +5,7 @@ use crate::arguments::Eval;
 use crate::error::CliError;
 use crate::evaluate::{ClassFigures, ValueFigures, classes_csv, confusion_csv, confusion_svg};
 use crate::plan::Plan;
-use crate::predict::{Input, Predicted, TokenName, Unit, Worker, at_once, ordered, progress};
+use crate::predict::{Input, Predicted, Unit, Worker, at_once, ordered, progress};
 use crate::report::{Stream, Voice, amount, held_out_groups, loss, measure, percent};
 use crate::trained::Trained;
 use crate::whole_file::WholeFile;
@@ -86,7 +86,7 @@ fn of_file(
     {
         return of_folder(trained, arguments, path, workers, voice);
     }
-    let mut input = Input::open(path, &trained.preparation, trained.config.data.as_ref(), &TokenName::Id)?;
+    let mut input = Input::open(path, &trained.preparation, trained.config.data.as_ref(), None)?;
     if let Some(windows) = input.windows() {
         let message = match (windows.labels(), &arguments.targets) {
             (Some(_), None) => return of_table(trained, input, path, None, workers, voice),

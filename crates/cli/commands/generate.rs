@@ -3,9 +3,10 @@
 use crate::arguments::{Generate, Output};
 use crate::config::CudaList;
 use crate::error::CliError;
-use crate::generate::{Page, Sampling, Scribe, Text, Tokens, Wanted, texts_at_once};
+use crate::generate::{Page, Sampling, Scribe, Text, Wanted, texts_at_once};
 use crate::predict::{Unit, ordered, progress};
 use crate::report::{Voice, amount};
+use crate::tokens::Tokens;
 use crate::trained::{Seat, Trained};
 use dtrain_types::Seed;
 use serde_json::json;
@@ -23,7 +24,10 @@ pub fn run(arguments: &Generate) -> Result<(), CliError> {
     let trained = Trained::open(&arguments.run)?;
     let voice = Voice::of(arguments.output);
     trained.say_notes(voice);
-    let tokens = Tokens::of(&trained)?;
+    let tokens = Tokens::of(&trained)?.ok_or_else(|| {
+        let error = CliError::usage(format!("{} is no model of texts", trained.run.path.display()));
+        error.hint("`dtrain predict` says what it makes of samples")
+    })?;
     let wanted = Wanted {
         prompt: tokens.prompt(arguments.prompt.as_deref(), &arguments.ids)?,
         tokens: arguments.tokens,

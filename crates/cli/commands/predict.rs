@@ -2,10 +2,9 @@
 
 use crate::arguments::Predict;
 use crate::error::CliError;
-use crate::predict::{
-    Format, Input, NextToken, OutputLines, TokenName, Unit, Worker, Writer, ordered, progress,
-};
+use crate::predict::{Format, Input, NextToken, OutputLines, Unit, Worker, Writer, ordered, progress};
 use crate::report::{Voice, amount};
+use crate::tokens::Tokens;
 use crate::trained::Trained;
 use dtrain_data::TargetSpec;
 use std::sync::atomic::Ordering;
@@ -18,15 +17,15 @@ pub fn run(arguments: &Predict) -> Result<(), CliError> {
     trained.say_notes(if arguments.quiet { Voice::Quiet } else { Voice::here() });
     let preparation = &trained.preparation;
     let format = format_of(arguments)?;
-    let name = TokenName::of(&trained)?;
+    let tokens = Tokens::of(&trained)?;
     // All are looked at before the first is predicted.
     let inputs: Result<Vec<Input>, _> = arguments
         .inputs
         .iter()
-        .map(|path| Input::open(path, preparation, trained.config.data.as_ref(), &name))
+        .map(|path| Input::open(path, preparation, trained.config.data.as_ref(), tokens.as_ref()))
         .collect();
     let inputs = inputs?;
-    let shape = output_lines(&trained, (format, &name), &inputs, arguments)?;
+    let shape = output_lines(&trained, (format, tokens), &inputs, arguments)?;
     let is_quiet = arguments.quiet || arguments.output.is_none();
     let voice = if is_quiet { Voice::Quiet } else { Voice::here() };
     let work = &arguments.work;
@@ -88,12 +87,12 @@ fn format_of(arguments: &Predict) -> Result<Format, CliError> {
 /// *Errors*: arrays of token ids whose outputs have no shape in common, which are to be one array.
 fn output_lines(
     trained: &Trained,
-    (format, name): (Format, &TokenName),
+    (format, tokens): (Format, Option<Tokens>),
     inputs: &[Input],
     arguments: &Predict,
 ) -> Result<OutputLines, CliError> {
     let preparation = &trained.preparation;
-    let TargetSpec::ClassPerToken { classes } = preparation.target else {
+    let (TargetSpec::ClassPerToken { classes }, Some(tokens)) = (&preparation.target, tokens) else {
         let lines = OutputLines::new(format, preparation);
         let of_files = !inputs.is_empty() && inputs.iter().all(Input::is_of_files);
         let of_windows = !inputs.is_empty() && inputs.iter().all(|input| input.windows().is_some());
@@ -113,6 +112,6 @@ fn output_lines(
         let (one, other) = (shown(0, &inputs[0]), shown(odd, &inputs[odd]));
         return Err(CliError::usage(format!("{one}, and {other}")).hint("predict them into an array each"));
     }
-    let next = NextToken { name: name.clone(), vocabulary: classes as usize, time };
+    let next = NextToken { tokens, vocabulary: *classes as usize, time };
     Ok(OutputLines::of_tokens(format, preparation, next))
 }

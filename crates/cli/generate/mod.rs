@@ -8,7 +8,7 @@ mod reader;
 mod sampling;
 mod scribe;
 
-pub use page::{Page, Tokens};
+pub use page::Page;
 pub use reader::texts_at_once;
 pub use sampling::Sampling;
 pub use scribe::{Scribe, Text, Wanted};

@@ -1,7 +1,7 @@
 //! What is to be predicted, cut into pieces: tables line by line, arrays sample by sample.
 
-use super::token_name::TokenName;
 use crate::error::CliError;
+use crate::tokens::Tokens;
 use dtrain_data::{
     Counted, CsvOptions, DataError, INPUT_NEEDS, ImageFiles, InputArray, InputSpec, LONGEST_ROW, ParquetText,
     Preparation, RowEnds, RowParser, Source, TokenArray, WindowFiles, plain_or_gzip,
@@ -97,10 +97,9 @@ enum Rest {
     Prompts {
         text: Lines,
         ready: VecDeque<Vec<u32>>,
-        name: TokenName,
-        /// Tokens that the model sees, and how many there are.
+        tokens: Tokens,
+        /// Tokens that the model sees.
         context: usize,
-        vocabulary: u32,
         /// Lines of a piece.
         most: usize,
     },
@@ -121,14 +120,14 @@ pub struct Lines {
 }
 
 impl Input {
-    /// Opens a file, or standard input for `-`. `name`: what tokens are, of a model of texts.
+    /// Opens a file, or standard input for `-`. `tokens`: what they are, of a model of texts.
     ///
     /// *Errors*: it is not there; its columns or its samples are not those of training.
     pub fn open(
         path: &Path,
         preparation: &Preparation,
         trained_on: Option<&Source>,
-        name: &TokenName,
+        tokens: Option<&Tokens>,
     ) -> Result<Self, CliError> {
         if let Some(images) = ImageFiles::open(path, preparation)? {
             return Ok(Self::of_images(images));
@@ -152,15 +151,15 @@ impl Input {
                 Some(array) => Rest::Sequences { array, next: 0, most },
                 None => {
                     let text = Self::text(path)?;
-                    let name = name.clone();
-                    if let TokenName::Id = name {
+                    let Some(tokens @ (Tokens::Bytes | Tokens::Known(..))) = tokens else {
                         let shown = text.path.display();
                         let error = CliError::usage(format!("{shown} is no .npy array of token ids"));
                         let hint = "the model was trained on ids, and the run has no tokenizer: save those of a text as an array \
                                     [n, time]";
                         return Err(error.hint(hint));
-                    }
-                    Rest::Prompts { text, ready: VecDeque::new(), name, context: length, vocabulary, most }
+                    };
+                    let (tokens, ready) = (tokens.clone(), VecDeque::new());
+                    Rest::Prompts { text, ready, tokens, context: length, most }
                 }
             };
             return Ok(Self { parser: None, rest });
@@ -307,13 +306,13 @@ impl Input {
                 let sequences: Vec<Vec<u32>> = rows.map(|row| array.sequence(row).to_vec()).collect();
                 Ok((!sequences.is_empty()).then_some(Piece::Tokens(sequences)))
             }
-            Rest::Prompts { text, ready, name, context, vocabulary, most } => {
+            Rest::Prompts { text, ready, tokens: kind, context, most } => {
                 while ready.is_empty() {
                     let Some(Piece::Text { text, .. }) = text.next_piece()? else { return Ok(None) };
                     let lines = text.split(|byte| *byte == b'\n');
                     let lines = lines.map(|line| line.strip_suffix(b"\r").unwrap_or(line));
                     for line in lines.filter(|line| !line.is_empty()) {
-                        let mut tokens = name.tokens(line, *vocabulary)?.unwrap_or_default();
+                        let mut tokens = kind.of_line(line)?.unwrap_or_default();
                         // The model sees the last tokens of a line that is longer.
                         tokens.drain(..tokens.len().saturating_sub(*context));
                         if !tokens.is_empty() {

@@ -11,7 +11,6 @@ mod outputs;
 mod pipeline;
 mod progress;
 mod shares;
-mod token_name;
 mod worker;
 
 pub use format::Format;
@@ -21,5 +20,4 @@ pub use outputs::{OutputLines, Writer};
 pub use pipeline::ordered;
 pub use progress::{Unit, progress};
 pub use shares::{greatest, probabilities};
-pub use token_name::TokenName;
 pub use worker::{Predicted, Worker, at_once, unless_it_fails};

@@ -4,9 +4,9 @@
 
 use super::format::Format;
 use super::shares::probabilities;
-use super::token_name::TokenName;
 use super::worker::Predicted;
 use crate::csv_field::csv_field;
+use crate::tokens::Tokens;
 use serde_json::{Value, json};
 use std::io::Write;
 
@@ -16,8 +16,8 @@ const NAMED: usize = 5;
 /// Turns the outputs after each token of a sequence into what is written of it.
 #[derive(Clone, Debug)]
 pub struct NextToken {
-    /// How tokens are shown.
-    pub name: TokenName,
+    /// What they are.
+    pub tokens: Tokens,
     /// How many there are.
     pub vocabulary: usize,
     /// Of arrays whose sequences have so many tokens the outputs after each of them are written as an array; else those after
@@ -64,13 +64,13 @@ impl NextToken {
             let share = |token: usize| shares[token] as f32;
             // Writing to memory cannot fail.
             let _ = if format == Format::Csv {
-                writeln!(text, "{},{}", csv_field(&self.shown(order[0])), share(order[0]))
+                writeln!(text, "{},{}", csv_field(&self.tokens.shown(order[0] as u32)), share(order[0]))
             } else {
                 let next: Vec<Value> = order
                     .iter()
-                    .map(|token| json!({"token": self.named(*token), "probability": share(*token)}))
+                    .map(|token| json!({"token": self.tokens.named_one(*token as u32), "probability": share(*token)}))
                     .collect();
-                let (prediction, probability) = (self.named(order[0]), share(order[0]));
+                let (prediction, probability) = (self.tokens.named_one(order[0] as u32), share(order[0]));
                 writeln!(
                     text,
                     "{}",
@@ -79,23 +79,6 @@ impl NextToken {
             };
         }
         text
-    }
-
-    /// A byte that can be printed as it is, another one as in a string of Rust or Python; the text of a known token.
-    fn shown(&self, token: usize) -> String {
-        match (&self.name, u8::try_from(token)) {
-            (TokenName::Known(tokenizer), _) => tokenizer.decode(&[token as u32]).unwrap_or_default(),
-            (TokenName::Byte, Ok(byte @ b' '..=b'~')) => char::from(byte).to_string(),
-            (TokenName::Byte, Ok(byte)) => byte.escape_ascii().to_string(),
-            _ => token.to_string(),
-        }
-    }
-
-    fn named(&self, token: usize) -> Value {
-        match self.name {
-            TokenName::Byte | TokenName::Known(_) => json!(self.shown(token)),
-            TokenName::Id => json!(token),
-        }
     }
 }
 
@@ -109,7 +92,7 @@ mod tests {
         outputs[usize::from(b'x')] = 9.0;
         (outputs[256 + 10], outputs[256 + 195], outputs[256 + 44]) = (3.0, 2.0, 2.0);
         let predicted = Predicted { outputs, lengths: vec![2], rows: 1, ..Predicted::default() };
-        let next = NextToken { name: TokenName::Byte, vocabulary: 256, time: None };
+        let next = NextToken { tokens: Tokens::Bytes, vocabulary: 256, time: None };
         let line = String::from_utf8(next.render(&predicted, Format::Jsonl)).unwrap();
         let line: Value = serde_json::from_str(&line).unwrap();
         let tokens: Vec<&str> = (0..5).filter_map(|at| line["next"][at]["token"].as_str()).collect();
@@ -118,7 +101,7 @@ mod tests {
         let csv = String::from_utf8(next.render(&predicted, Format::Csv)).unwrap();
         assert!(csv.starts_with("\\n,0.0"), "{csv}");
         assert_eq!(next.render(&predicted, Format::Npy).len(), 4 * 256);
-        let ids = NextToken { name: TokenName::Id, time: Some(2), ..next };
+        let ids = NextToken { tokens: Tokens::Ids(256), time: Some(2), ..next };
         assert_eq!(ids.render(&predicted, Format::Npy).len(), 4 * 2 * 256);
         assert!(ids.render(&predicted, Format::Csv).starts_with(b"10,0.0"));
     }
