@@ -193,7 +193,7 @@ fn data_that_is_missing_or_damaged_is_refused_before_anything_is_written() {
     for (path, words) in [
         ("absent.bin", "absent.bin does not exist"),
         (".", "./train.bin does not exist"),
-        ("odd.bin", "odd.bin holds 9 bytes, an odd number"),
+        ("odd.bin", "odd.bin holds 9 bytes, no multiple of the 2 of a token id"),
         ("short.bin", "short.bin has 5 tokens, fewer than context + 1 = 9"),
         ("wide.bin", "wide.bin position 0: token id 65535 is out of range for a vocabulary of 50257"),
         ("ids.bin.gz", "ids.bin.gz is compressed"),

@@ -204,8 +204,8 @@ fn a_wrong_value_says_what_was_expected_and_what_was_found() {
         ),
         ("model.batch_norm=maybe", "expected true or false"),
         (
-            "data={kind: tokens, path: x, vocabulary: 70000}",
-            "expected auto, or a whole number from 2 to 65536",
+            "data={kind: tokens, path: x, vocabulary: 20000000}",
+            "expected auto, or a whole number from 2 to 16777216",
         ),
         ("trusted_network=[true]", "got a list of 1"),
         (
