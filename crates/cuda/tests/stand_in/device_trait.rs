@@ -1,7 +1,16 @@
 //! What the engine asks of a device, read from its source: so that an operation that is new there is missed here.
 
-/// What a GPU never gets, and leaves to the trait: it takes one micro-batch at a time, and its state is not in common with others.
-const LEFT: [&str; 4] = ["product_of_leaves", "column_sums_of_leaves", "round", "adamw_to"];
+/// What a GPU does not get, and leaves to the trait: it takes one micro-batch at a time, its state is not in common with others, and it keeps no keys and values
+/// yet of texts that are gone on with.
+const LEFT: [&str; 7] = [
+    "product_of_leaves",
+    "column_sums_of_leaves",
+    "round",
+    "adamw_to",
+    "decodes",
+    "kv_cache_len",
+    "attention_of_newest",
+];
 
 /// The functions that a GPU must have.
 pub fn functions() -> Vec<&'static str> {
