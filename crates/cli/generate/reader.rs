@@ -108,13 +108,13 @@ impl<'a> TextReader<'a> {
     pub fn outputs_behind(&mut self, texts: &[Vec<u32>]) -> Result<impl Iterator<Item = &[f32]>, CliError> {
         let Self { maker, places, reads, newest } = self;
         let tokens = texts[0].len();
-        let is_seen = tokens <= maker.context;
-        if matches!(reads, Reads::Unknown) && is_seen {
-            *reads = maker.decoder(*places)?.map_or(Reads::All(None), Reads::Newest);
-        }
-        if !(is_seen || matches!(reads, Reads::All(_))) {
+        match reads {
+            Reads::Unknown if tokens <= maker.context => {
+                *reads = maker.decoder(*places)?.map_or(Reads::All(None), Reads::Newest);
+            }
             // From here on each token moves all others by a place.
-            *reads = Reads::All(None);
+            Reads::Unknown | Reads::Newest(_) if tokens > maker.context => *reads = Reads::All(None),
+            _ => {}
         }
         let newest = &mut newest[..texts.len() * maker.vocabulary];
         match reads {
