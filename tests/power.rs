@@ -82,3 +82,30 @@ fn a_host_that_loses_its_power_goes_on_from_its_newest_checkpoint_and_its_logs_l
     assert_eq!(run.digest(), whole.digest(), "{}", run.stderr);
     audit_is_clean(folder.path(), "a");
 }
+
+/// Ranks hear that their steps are written down although the disk takes none: training does not stop for it. Where the supervisor ends before there
+/// is room again, nobody knows them.
+#[test]
+fn a_supervisor_that_dies_while_the_disk_is_full_is_followed_by_one_that_goes_on() {
+    let folder = folder();
+    let Some(disk) = disk(folder.path()) else { return };
+    let model = format!("{MLP} steps=4000 threads=1 checkpoint.every=500~steps");
+    let words = format!("{model} ranks=2 name=a resume=auto");
+    let mut run = Running::start(folder.path(), &words);
+    for at in [700, 1_700] {
+        run.wait_for_step(at);
+        let ballast = disk.fill();
+        // Hundreds of steps are told to the ranks as written down, and are not.
+        run.wait_for_step(run.last_step() + 400);
+        signal(Signal::KILL, run.pid());
+        assert_eq!(run.finish().code, None);
+        std::fs::remove_file(ballast).expect("it was written");
+        run = Running::start(folder.path(), &words);
+    }
+    let run = run.finish();
+    let whole = train(folder.path(), &format!("{model} ranks=1 name=whole"));
+    assert_eq!(run.digest(), whole.digest(), "{}", run.stderr);
+    audit_is_clean(folder.path(), "a");
+    let events = std::fs::read_to_string(folder.path().join("runs/a/events.jsonl")).expect("there is a log");
+    assert!(!events.contains("no_progress"), "nobody hangs: {}", run.stderr);
+}

@@ -23,7 +23,9 @@ use dtrain_checkpoint::{
 };
 use dtrain_collective::Geometry;
 use dtrain_engine::{Replica, StateShape};
-use dtrain_protocol::{Ending, Losses, Outcome, RankSetup, StartFrom, SupervisorConfig, TakenOver, Timeouts};
+use dtrain_protocol::{
+    Ending, Losses, Outcome, RankSetup, StartFrom, StopFlag, SupervisorConfig, TakenOver, Timeouts,
+};
 use dtrain_runtime::{
     Conclusion, Found, Gateway, Journal, KeeperPlan, KeeperSetup, Observer, Outlives, Program, RankHandles,
     Ranks, RunFacts, RunFiles, RunPlan, Standing, forget_ending, forget_hosts, forget_ranges, serve, specs,
@@ -256,7 +258,19 @@ impl Session {
         // Its steps are in the books as well, or it is not believed.
         let written = found.ending.filter(|ending| ending.step <= recorded);
         let ending = written.or_else(|| self.ending_of(self.resume.filter(|id| self.is_complete_with(*id))?));
-        TakenOver { recorded, validated, enough, ending, nodes: found.hosts.clone(), vacant: self.succeeds() }
+        let booked = match patience {
+            // A validation that is in no file might have ended the run: the steps before it are to be made again.
+            Some(_) if self.validates_between(recorded, ledger.reached()) => recorded,
+            _ => ledger.reached(),
+        };
+        let (nodes, vacant) = (found.hosts.clone(), self.succeeds());
+        TakenOver { recorded, booked, validated, enough, ending, nodes, vacant }
+    }
+
+    /// Whether a step behind this one and up to that one is validated.
+    fn validates_between(&self, behind: Step, upto: Step) -> bool {
+        let schedule = self.plan.schedule();
+        (behind.0 + 1..=upto.0).any(|step| schedule.after(Step(step), StopFlag::default()).validate)
     }
 
     /// Whether this checkpoint holds the last step that the run is to make.

@@ -2,6 +2,7 @@
 
 use rustix::ioctl::{Setter, ioctl};
 use std::fs::File;
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -48,6 +49,18 @@ impl Disk {
     pub fn again(&self) {
         self.unmount().expect("nobody uses it any more");
         self.mount().expect("it can be mounted again");
+    }
+
+    /// Takes all room that is left, until the file is removed.
+    pub fn fill(&self) -> PathBuf {
+        let ballast = self.at.join("ballast");
+        let mut file = File::create(&ballast).expect("it is mounted");
+        let zeros = vec![0; 1 << 16];
+        // Large pieces first, then what is left between them.
+        for piece in [zeros.len(), 1024, 1] {
+            while file.write_all(&zeros[..piece]).is_ok() {}
+        }
+        ballast
     }
 
     fn unmount(&self) -> Result<(), String> {

@@ -262,6 +262,9 @@ impl Observer for Human {
             Event::TookOver { members, step } => {
                 self.say(&format!("  {} went on without a supervisor, to step {step}", counted(*members, "rank")));
             }
+            Event::PassedOver { from, to } => self.warn(&format!(
+                "the logs lack steps {from} to {to}, of which nobody can tell any more; the ledger has them"
+            )),
             Event::HadEnded { step } => {
                 self.say(&format!("  the run had ended with step {step} when its supervisor died"));
             }

@@ -200,6 +200,11 @@ pub enum What {
     /// It holds a part of the state, and nobody holds the rest any more.
     #[error("it holds a part of the state, and the ranks that held the rest are lost")]
     HoldsPart,
+    /// It stands behind a step that nobody can tell of any more, and the books have not.
+    #[error(
+        "it made step {0}, which is in no book: it was lost with the supervisor, and the disk had not taken it"
+    )]
+    Untold(Step),
     /// What it sent cannot be: a hole in its steps, validation parts that are no partition.
     #[error("impossible report: {0}")]
     Impossible(String),
@@ -256,6 +261,7 @@ impl What {
             Self::DigestDiffers { .. } => "other_digest",
             Self::StepDiffers { .. } => "other_step",
             Self::HoldsPart => "holds_part",
+            Self::Untold(_) => "untold",
             Self::Impossible(_) => "impossible_report",
             Self::NeverReported(_) => "never_reported",
             Self::StillThere(_) => "unkillable",

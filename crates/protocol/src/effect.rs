@@ -93,6 +93,13 @@ pub enum Event {
         /// The newest step that is known.
         step: Step,
     },
+    /// Nobody can tell of these steps any more. They are in the books, and other files lack them.
+    PassedOver {
+        /// The first.
+        from: Step,
+        /// The last.
+        to: Step,
+    },
     /// The run had ended when this life of the supervisor took over: it told whoever had not heard it.
     HadEnded {
         /// The last step.

@@ -276,6 +276,11 @@ impl RunFiles {
             Event::TookOver { members, step } => LogEvent::Notice {
                 text: format!("a supervisor took over: {} found, at step {step}", counted(*members, "rank")),
             },
+            Event::PassedOver { from, to } => LogEvent::Notice {
+                text: format!(
+                    "the logs lack steps {from} to {to}, of which nobody can tell any more; the ledger has them"
+                ),
+            },
             Event::Reforming { reason } => LogEvent::Notice { text: format!("a new generation: {reason}") },
             Event::Straggler { member, rank, ratio, slow } => {
                 LogEvent::Straggler { member: *member, rank: *rank, ratio: *ratio, slow: *slow }

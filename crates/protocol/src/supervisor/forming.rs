@@ -50,6 +50,7 @@ impl Supervisor {
             stage: Stage::Joining,
             activity: Activity::Idle,
             applied: None,
+            tells: None,
             holding: Holding::default(),
             // Nobody knows what a life was told that another supervisor began.
             was_given: asked,
@@ -295,7 +296,7 @@ impl Supervisor {
             return self.lost(now, member, What::StepDiffers { own, other: step, against }, effects);
         }
         if !self.is_told_for_good(step) {
-            return;
+            return self.go_on_untold(now, step, effects);
         }
         if self.config.sharded.is_some() {
             // Who stands at the step before it has measured this one: it makes the update when it hears of it.
@@ -325,6 +326,33 @@ impl Supervisor {
             // Nobody takes over, and nothing is committed before all have it.
             Reduce::Ring => self.progress.known() >= step,
         }
+    }
+
+    /// Goes on where nobody can tell of a step any more: its makers heard that it was written down, and it was lost all the same.
+    ///
+    /// 1. The disk is full. The run goes on, and ranks hear that step 5 is written down: the books have it, the logs have not.
+    /// 2. The host of the supervisor loses its power. The ranks of another host stand at step 5.
+    /// 3. The next one knows step 4. *Unsafe*: it waits for step 5, holds who stands there to hang, and starts one after the other anew.
+    ///
+    /// What the books have need not be told: the logs have a gap. What not even they have is made again, and its makers begin anew.
+    fn go_on_untold(&mut self, now: Instant, step: Step, effects: &mut Vec<SupervisorEffect>) {
+        let known = self.progress.known();
+        let tells = |life: &Life| life.tells.is_some_and(|first| first <= known.next());
+        let is_told = self.recorded < known || self.lives().any(|(_, life)| tells(life));
+        let Some(before) = self.config.taken_over.as_ref().filter(|_| !is_told) else { return };
+        let to = before.booked.min(step);
+        if to > known {
+            effects.push(SupervisorEffect::Event(Event::PassedOver { from: known.next(), to }));
+            self.progress.pass_over(to);
+            self.recorded = to;
+            self.acknowledge_now(now);
+            return self.try_sync(now, effects);
+        }
+        let makers: Vec<MemberId> =
+            self.lives().filter(|(_, life)| life.applied.is_some()).map(|(member, _)| member).collect();
+        self.together(now, effects, |this, effects| {
+            makers.into_iter().for_each(|member| this.lost(now, member, What::Untold(known.next()), effects));
+        });
     }
 
     /// Says which state all go on with, and by what they meet: what rank 0 made in this generation, and no other rank.

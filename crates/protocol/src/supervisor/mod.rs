@@ -65,6 +65,8 @@ pub enum Losses {
 pub struct TakenOver {
     /// All steps up to this one are written down.
     pub recorded: Step,
+    /// The books go on to this step: those behind `recorded` are missing in other files alone.
+    pub booked: Step,
     /// All validations up to this step are; 0 is none.
     pub validated: Step,
     /// The step after which the run ends, where that validation was enough.
@@ -586,6 +588,7 @@ impl Supervisor {
         life.stage = report.stage.clone();
         life.activity = report.activity;
         life.applied = report.applied;
+        life.tells = report.steps.first().map(|record| record.step);
         life.holding = if report.holding.is_sound() { report.holding.clone() } else { Holding::default() };
         life.bootstrap = report.bootstrap;
         true

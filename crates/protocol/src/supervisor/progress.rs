@@ -104,6 +104,13 @@ impl Progress {
         (self.back, self.told) = (generation, step);
     }
 
+    /// Nobody tells of the steps up to this one any more: they count as committed.
+    pub fn pass_over(&mut self, to: Step) {
+        self.committed = self.committed.max(to);
+        self.told = self.told.max(to);
+        self.ahead = self.ahead.split_off(&to.next());
+    }
+
     /// The newest step whose record was told since the run last went back. No later one may be acknowledged, even if it was
     /// recorded before: the record of its second making has a stop flag that nobody has heard of.
     pub fn told(&self) -> Step {

@@ -62,6 +62,8 @@ pub(super) struct Life {
     pub stage: Stage,
     pub activity: Activity,
     pub applied: Option<Step>,
+    /// The first step that its newest Report has a record of: it keeps none before.
+    pub tells: Option<Step>,
     /// What it holds of its state.
     pub holding: Holding,
     /// Others gave it their shards of a state, or may have: without a state of its own it has parts of one in memory, and cannot begin a run.

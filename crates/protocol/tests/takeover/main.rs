@@ -100,6 +100,72 @@ fn whoever_turns_out_to_be_forgotten_once_all_stand_begins_anew_and_is_no_fault(
     assert_eq!((world.faults, world.supervisor.phase()), (vec![MemberId(2)], Phase::Stop));
 }
 
+/// A record of the last generation.
+fn record(step: u64) -> StepRecord {
+    StepRecord {
+        generation: LAST,
+        step: Step(step),
+        epoch: Epoch(0),
+        trailer: Trailer::EMPTY,
+        seconds: 0.1,
+        busy: 0.1,
+        lr: 1e-3,
+        gradient_norm: 1.0,
+    }
+}
+
+/// The world after all have entered a generation at step 12, with records of these steps, where the books go on to a step.
+fn untold(booked: u64, records: [&[StepRecord]; 4]) -> World {
+    let mut world = World::of(config(Some(TakenOver { booked: Step(booked), ..known() })));
+    world.calls(0, &[lives(0), lives(1)]);
+    world.calls(1, &[lives(2), lives(3)]);
+    (0..4).for_each(|member| world.answers(member, at(12)));
+    world.answered.clear();
+    for (member, records) in (0..4).zip(records) {
+        world.enters_and_tells(member, 12, records);
+    }
+    world
+}
+
+/// 1. The disk is full: ranks hear that steps 9 to 11 are written down, and the ledger alone has them.
+/// 2. The supervisor dies, and what the logs had of them in memory dies with it.
+/// 3. *Unsafe*: the next one waits for steps of which nobody has a record, and holds one member after the other to hang.
+#[test]
+fn steps_that_the_books_have_and_nobody_can_tell_of_are_passed_over() {
+    // All of them, and those that a member still has a record of are told as ever.
+    let world = untold(12, [&[]; 4]);
+    assert_eq!((&world.passed_over[..], world.supervisor.phase()), (&[(9, 12)][..], Phase::Sync));
+    let mut world = untold(11, [&[], &[record(12)], &[], &[]]);
+    assert_eq!((&world.passed_over[..], world.supervisor.phase()), (&[(9, 11)][..], Phase::Form));
+    world.enters_and_tells(1, 12, &[record(12)]);
+    assert_eq!((world.supervisor.phase(), world.faults.len()), (Phase::Sync, 0));
+    // The books may be ahead of those that are left.
+    let world = untold(40, [&[]; 4]);
+    assert_eq!((&world.passed_over[..], world.supervisor.phase()), (&[(9, 12)][..], Phase::Sync));
+}
+
+#[test]
+fn nothing_is_passed_over_that_somebody_can_tell_of() {
+    let all: Vec<StepRecord> = (7..=12).map(record).collect();
+    let world = untold(12, [&[], &[], &[], &all]);
+    assert_eq!((world.passed_over.len(), world.supervisor.phase()), (0, Phase::Sync));
+    // One part by one, the rest by another, and in the wrong order.
+    let mut world = untold(12, [&all[4..], &all[..4], &[], &[]]);
+    assert_eq!((world.passed_over.len(), world.supervisor.phase()), (0, Phase::Form));
+    world.enters_and_tells(0, 12, &all[4..]);
+    assert_eq!((world.passed_over.len(), world.supervisor.phase()), (0, Phase::Sync));
+}
+
+/// What is in no book cannot be told, and the books would end there: its makers begin anew, and it is made again.
+#[test]
+fn steps_that_are_in_no_book_and_of_which_nobody_can_tell_are_made_again() {
+    for booked in [0, 8] {
+        let world = untold(booked, [&[], &[record(12)], &[], &[]]);
+        assert_eq!((world.passed_over.len(), &world.faults[..]), (0, &[0, 1, 2, 3].map(MemberId)[..]));
+        assert!((0..4).all(|member| !world.is_kept(member / 2, member)));
+    }
+}
+
 #[test]
 fn newcomers_get_no_number_while_a_host_may_come_that_has_it() {
     let mut world = World::new();

@@ -3,7 +3,7 @@
 use crate::support::{profile, timeouts};
 use dtrain_protocol::{
     BootId, Digest, Ending, Event, Every, ExitCause, LifeOrder, LifeReport, Losses, NodeOrder, NodeReport,
-    Number, Phase, Reduce, Report, Schedule, Stage, StartFrom, Supervisor, SupervisorConfig,
+    Number, Phase, Reduce, Report, Schedule, Stage, StartFrom, StepRecord, Supervisor, SupervisorConfig,
     SupervisorEffect, TakenOver,
 };
 use dtrain_types::{
@@ -63,6 +63,8 @@ pub struct World {
     /// Those who were told that the run is over.
     pub dismissed: Vec<MemberId>,
     pub faults: Vec<MemberId>,
+    /// Steps that nobody can tell of.
+    pub passed_over: Vec<(u64, u64)>,
     /// Who has answered, and how: they say it again and again.
     pub answered: BTreeMap<u32, Answer>,
 }
@@ -116,7 +118,19 @@ impl World {
         let (orders, answered) = (BTreeMap::new(), BTreeMap::new());
         let (asked, directed, dismissed, faults) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
         let now = Instant::ZERO;
-        Self { now, supervisor, numbers: 0, orders, asked, directed, dismissed, faults, answered }
+        let passed_over = Vec::new();
+        Self {
+            now,
+            supervisor,
+            numbers: 0,
+            orders,
+            asked,
+            directed,
+            dismissed,
+            faults,
+            passed_over,
+            answered,
+        }
     }
 
     pub fn does(&mut self, effects: Vec<SupervisorEffect>) {
@@ -133,6 +147,15 @@ impl World {
                     }
                 }
                 SupervisorEffect::Event(Event::Fault(cause)) => self.faults.push(cause.member),
+                SupervisorEffect::Event(Event::PassedOver { from, to }) => {
+                    self.passed_over.push((from.0, to.0))
+                }
+                SupervisorEffect::Commit(record) => {
+                    // The disk takes its time for none.
+                    let (now, mut effects) = (self.now, Vec::new());
+                    self.supervisor.handle_recorded(now, record.step, &mut effects);
+                    self.does(effects);
+                }
                 _ => {}
             }
         }
@@ -178,10 +201,10 @@ impl World {
 
     pub fn answers(&mut self, member: u32, answer: Answer) {
         self.answered.insert(member, answer);
-        self.says(member, answer, Stage::Running);
+        self.says(member, answer, Stage::Running, &[]);
     }
 
-    fn says(&mut self, member: u32, answer: Answer, stage: Stage) {
+    fn says(&mut self, member: u32, answer: Answer, stage: Stage, steps: &[StepRecord]) {
         let Answer { generation, applied, obeys } = answer;
         let report = Report {
             instance: Some(obeys),
@@ -197,7 +220,7 @@ impl World {
             holding: Holding::whole(),
             bootstrap: None,
             verified: None,
-            steps: Vec::new(),
+            steps: steps.to_vec(),
             validations: Vec::new(),
             shards: Vec::new(),
         };
@@ -208,8 +231,13 @@ impl World {
 
     /// A member has left all that was before the generation of ours, and stands there.
     pub fn enters(&mut self, member: u32, applied: u64) {
+        self.enters_and_tells(member, applied, &[]);
+    }
+
+    /// The same, and has these records.
+    pub fn enters_and_tells(&mut self, member: u32, applied: u64, steps: &[StepRecord]) {
         let generation = self.supervisor.generation();
-        self.says(member, Answer { generation, applied: Step(applied), obeys: OURS }, Stage::Formed);
+        self.says(member, Answer { generation, applied: Step(applied), obeys: OURS }, Stage::Formed, steps);
     }
 
     /// Time passes, in steps that are no standstill.
