@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""How fast residual networks, vision transformers and LSTMs train: dtrain beside PyTorch eager, in turn, a core for each rank.
+"""How fast residual networks, vision transformers, LSTMs and Llamas train: dtrain beside PyTorch eager, in turn, a core for each rank.
 
 ResNet-18 with a stem for small images and ViT-tiny of patches of 4 on batches of 32 images of 3 x 32 x 32 (the shape of CIFAR), an LSTM of two
-layers of 128 on 32 windows of nine channels and 128 places. PyTorch trains torchvision's models and its own `nn.LSTM`. Of each run the median of
-the steps after the sixth counts. With `--ranks 2` PyTorch's are two processes under DistributedDataParallel over gloo, and each rank has 32 samples.
+layers of 128 on 32 windows of nine channels and 128 places, a Llama of four blocks of 192, six heads and two of keys on 32 texts of 128 tokens.
+PyTorch trains torchvision's models, its own `nn.LSTM` and the Llama of Hugging Face's transformers. Of each run the median of the steps after the sixth counts. With `--ranks 2` PyTorch's are two processes under DistributedDataParallel over gloo, and each rank has 32 samples.
 
     cargo build --release
-    python3 bench/families.py --python .venv/bin/python          # one with torch, torchvision and numpy
+    python3 bench/families.py --python .venv/bin/python          # one with torch, torchvision, transformers and numpy
 """
 
 import argparse
@@ -19,10 +19,13 @@ import sys
 import tempfile
 
 BATCH, STEPS, WARM = 32, 24, 6
+ARRAY = "data.kind=npy data.inputs=x.npy data.targets=y.npy data.val_split=0 data.normalize=none"
+TOKENS = "data.kind=tokens data.path=ids.bin data.context=128 data.vocabulary=256 data.val_split=0"
 FAMILIES = {
-    "resnet": ("model.kind=resnet", "3,32,32"),
-    "vit": ("model.kind=vit model.patch=4", "3,32,32"),
-    "lstm": ("model.kind=lstm model.layers=2", "9,128"),
+    "resnet": (f"{ARRAY} model.kind=resnet", "3,32,32"),
+    "vit": (f"{ARRAY} model.kind=vit model.patch=4", "3,32,32"),
+    "lstm": (f"{ARRAY} model.kind=lstm model.layers=2", "9,128"),
+    "llama": (f"{TOKENS} model.kind=llama model.width=192 model.heads=6 model.kv_heads=2 model.feed_forward=512", "129"),
 }
 
 ARRAYS = """
@@ -31,6 +34,7 @@ shape = [int(side) for side in sys.argv[1].split(",")]
 random = numpy.random.default_rng(0)
 numpy.save("x.npy", random.standard_normal((256, *shape), dtype=numpy.float32))
 numpy.save("y.npy", (numpy.arange(256) % 10).astype(numpy.int64))
+random.integers(0, 256, 256 * 128 + 1).astype(numpy.uint16).tofile("ids.bin")
 """
 
 PEER = """
@@ -49,6 +53,10 @@ class Lstm(torch.nn.Module):
 if kind == "resnet":
     net = torchvision.models.resnet18(num_classes=10)
     net.conv1, net.maxpool = torch.nn.Conv2d(3, 64, 3, padding=1, bias=False), torch.nn.Identity()
+elif kind == "llama":
+    from transformers import LlamaConfig, LlamaForCausalLM
+    net = LlamaForCausalLM(LlamaConfig(vocab_size=256, hidden_size=192, intermediate_size=512, num_hidden_layers=4, num_attention_heads=6,
+                                       num_key_value_heads=2, rms_norm_eps=1e-5, use_cache=False))
 elif kind == "vit":
     net = torchvision.models.VisionTransformer(
         image_size=32, patch_size=4, num_layers=12, num_heads=3, hidden_dim=192, mlp_dim=768, num_classes=10)
@@ -58,12 +66,21 @@ if ranks > 1:
     torch.distributed.init_process_group("gloo")
     net = torch.nn.parallel.DistributedDataParallel(net)
 optimizer = torch.optim.AdamW(net.parameters(), lr=1e-3)
-inputs, targets, times = torch.from_numpy(numpy.load("x.npy")), torch.from_numpy(numpy.load("y.npy")), []
+if kind == "llama":
+    ids = torch.from_numpy(numpy.fromfile("ids.bin", dtype=numpy.uint16).astype(numpy.int64))
+    inputs, targets = ids[:-1].view(-1, 128), ids[1:].view(-1, 128)
+else:
+    inputs, targets = torch.from_numpy(numpy.load("x.npy")), torch.from_numpy(numpy.load("y.npy"))
+times = []
+def loss(x, y):
+    outputs = net(x)
+    outputs = outputs.logits.flatten(0, 1) if kind == "llama" else outputs
+    return torch.nn.functional.cross_entropy(outputs, y.flatten())
 for step in range(steps):
     begun = time.perf_counter()
     first = (step * ranks + rank) * batch % len(inputs)
     optimizer.zero_grad()
-    torch.nn.functional.cross_entropy(net(inputs[first:first + batch]), targets[first:first + batch]).backward()
+    loss(inputs[first:first + batch], targets[first:first + batch]).backward()
     optimizer.step()
     times.append(time.perf_counter() - begun)
 print(ranks * batch / statistics.median(times[warm:]))
@@ -84,11 +101,10 @@ def theirs(python, folder, name, ranks):
 
 
 def ours(binary, folder, model, ranks):
-    data = "data.kind=npy data.inputs=x.npy data.targets=y.npy data.val_split=0 data.normalize=none"
     how = f"epochs=none steps={STEPS} global_batch={ranks * BATCH} micro_batch={BATCH} ranks={ranks} threads=1 schedule.warmup=none"
     kept = f"checkpoint.every=none checkpoint.best=none run_dir={folder}/run"
     run = subprocess.run(
-        [binary, "train", *data.split(), *model.split(), *how.split(), *kept.split(), "--json", "--quiet"],
+        [binary, "train", *model.split(), *how.split(), *kept.split(), "--json", "--quiet"],
         cwd=folder, check=True, capture_output=True, text=True)
     subprocess.run(["rm", "-r", f"{folder}/run"], check=True)
     events = [json.loads(line) for line in run.stdout.splitlines()]
@@ -98,7 +114,7 @@ def ours(binary, folder, model, ranks):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--python", default=sys.executable, help="a Python with torch, torchvision and numpy")
+    parser.add_argument("--python", default=sys.executable, help="a Python with torch, torchvision, transformers and numpy")
     parser.add_argument("--binary", default="target/release/dtrain")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--ranks", type=int, default=1)

@@ -359,7 +359,7 @@ fn the_learning_rate_follows_the_batch_only_when_told_to() {
 }
 
 /// One configuration of every kind, so that every row of the table is read, typed and written at least once.
-const KINDS: [&[&str]; 20] = [
+const KINDS: [&[&str]; 21] = [
     &[],
     &["data.kind=torch"],
     &["state=sharded"],
@@ -422,6 +422,14 @@ const KINDS: [&[&str]; 20] = [
         "schedule.kind=one_cycle",
     ],
     &["model.kind=vit", "model.patch=2", "optimizer.kind=lion"],
+    &[
+        "data.kind=text",
+        "data.path=t",
+        "model.kind=llama",
+        "model.kv_heads=2",
+        "model.rope_theta=500000",
+        "model.norm_eps=1e-6",
+    ],
     &["optimizer.kind=muon", "optimizer.matrices=[0.*]", "optimizer.ns_coefficients=[3, -3.25, 1.25]"],
     &["run_dir=/tmp/none", "schedule.kind=linear", "optimizer.eps=1e-12", "seed=18446744073709551615"],
 ];

@@ -107,8 +107,12 @@ fn exports_say_what_predict_says_on_raw_inputs() {
         }
     }
     write_text(&path.join("text.txt"), 4_000);
-    for kind in ["gpt", "gpt2"] {
-        let small = "model.layers=2 model.width=16 model.heads=2 model.dropout=0.1 data.context=8 steps=30";
+    for (kind, other) in [
+        ("gpt", "model.dropout=0.1"),
+        ("gpt2", "model.dropout=0.1"),
+        ("llama", "model.kv_heads=1 model.qkv_bias=true model.rope_theta=50"),
+    ] {
+        let small = format!("model.layers=2 model.width=16 model.heads=2 {other} data.context=8 steps=30");
         train(path, &format!("data.kind=text data.path=text.txt model.kind={kind} {small} name={kind}"))
             .succeeded();
         let figures = json(path, &format!("eval {kind} --json"));

@@ -1,9 +1,7 @@
 //! The model whose head is its table of tokens: the same bits however it is run, and a start from the files that others share.
 
+use crate::harness::files::{NamedTensor, read_tensors, write_tensors};
 use crate::harness::{GPT2, audit_is_clean, folder, output, train};
-use serde_json::{Map, Value, json};
-use std::fs;
-use std::path::Path;
 
 #[test]
 fn a_head_that_is_the_table_of_tokens_has_the_same_bits_however_it_is_run() {
@@ -24,40 +22,8 @@ fn a_head_that_is_the_table_of_tokens_has_the_same_bits_however_it_is_run() {
     audit_is_clean(folder.path(), "text");
 }
 
-/// The tensors of a safetensors file: name, shape and elements.
-fn read(path: &Path) -> Vec<(String, Vec<usize>, Vec<f32>)> {
-    let bytes = fs::read(path).expect("the file was written");
-    let (length, rest) = bytes.split_first_chunk::<8>().expect("a length");
-    let (header, data) = rest.split_at(u64::from_le_bytes(*length) as usize);
-    let header: Map<String, Value> = serde_json::from_slice(header).expect("a header");
-    let numbers = |value: &Value| -> Vec<usize> {
-        value.as_array().expect("a list").iter().map(|n| n.as_u64().expect("a number") as usize).collect()
-    };
-    let tensors = header.iter().filter(|(name, _)| *name != "__metadata__");
-    tensors
-        .map(|(name, info)| {
-            let place = numbers(&info["data_offsets"]);
-            let (values, _) = data[place[0]..place[1]].as_chunks::<4>();
-            (name.clone(), numbers(&info["shape"]), values.iter().map(|v| f32::from_le_bytes(*v)).collect())
-        })
-        .collect()
-}
-
-fn write(path: &Path, tensors: &[(String, Vec<usize>, Vec<f32>)]) {
-    let (mut header, mut data) = (Map::new(), Vec::new());
-    for (name, shape, values) in tensors {
-        let from = data.len();
-        data.extend(values.iter().flat_map(|value| value.to_le_bytes()));
-        let info = json!({"dtype": "F32", "shape": shape, "data_offsets": [from, data.len()]});
-        header.insert(name.clone(), info);
-    }
-    let header = Value::from(header).to_string();
-    fs::write(path, [&(header.len() as u64).to_le_bytes(), header.as_bytes(), &data].concat())
-        .expect("the file can be written");
-}
-
 /// As OpenAI's files call a tensor and turn it.
-fn as_elsewhere((name, shape, values): &(String, Vec<usize>, Vec<f32>)) -> (String, Vec<usize>, Vec<f32>) {
+fn as_elsewhere((name, shape, values): &NamedTensor) -> NamedTensor {
     let name = name.strip_prefix("model.").expect("an export names parameters so");
     let mut theirs = name.to_owned();
     for (ours, other) in [
@@ -93,7 +59,7 @@ fn it_starts_from_the_files_of_others_with_the_bits_of_its_own() {
     let path = |name: &str| folder.path().join(name);
     train(folder.path(), &format!("{GPT2} steps=3 ranks=1 name=first"));
     output(folder.path(), "checkpoint export first -o own.safetensors").0.succeeded();
-    let own = read(&path("own.safetensors"));
+    let own = read_tensors(&path("own.safetensors"));
     let start =
         |file: &str| train(folder.path(), &format!("{GPT2} steps=2 ranks=1 model.init_from={file}")).digest();
     let wanted = start("own.safetensors");
@@ -108,7 +74,7 @@ fn it_starts_from_the_files_of_others_with_the_bits_of_its_own() {
         }
     }
     tensors.push(("h.0.attn.bias".to_owned(), vec![1, 1, 2, 2], vec![1.0, 0.0, 1.0, 1.0]));
-    write(&path("bare.safetensors"), &tensors);
+    write_tensors(&path("bare.safetensors"), &tensors);
     assert_eq!(start("bare.safetensors"), wanted);
 
     // The model with its head.
@@ -118,12 +84,12 @@ fn it_starts_from_the_files_of_others_with_the_bits_of_its_own() {
     let table =
         tensors.iter().find(|(name, ..)| name == "transformer.wte.weight").expect("it is there").clone();
     tensors.push(("lm_head.weight".to_owned(), table.1, table.2));
-    write(&path("headed.safetensors"), &tensors);
+    write_tensors(&path("headed.safetensors"), &tensors);
     assert_eq!(start("headed.safetensors"), wanted);
 
     // What does not fit is named as the file has it.
     tensors.retain(|(name, ..)| name != "transformer.h.1.mlp.c_fc.weight");
-    write(&path("short.safetensors"), &tensors);
+    write_tensors(&path("short.safetensors"), &tensors);
     let (refused, _) =
         output(folder.path(), &format!("train {GPT2} steps=2 model.init_from=short.safetensors"));
     refused.ended_with(2);

@@ -34,6 +34,7 @@ mod images;
 mod json_contract;
 mod kubernetes;
 mod libraries;
+mod llama;
 mod models;
 mod nccl;
 mod nccl_on_gpus;

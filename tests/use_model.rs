@@ -260,8 +260,9 @@ fn every_kind_of_model_predicts_what_it_was_measured_on() {
             assert_eq!(rows, 301, "{name}: a line a row and the names");
         }
     }
-    for kind in ["gpt", "gpt2"] {
-        let small = "model.layers=1 model.width=16 model.heads=2 data.context=8 steps=20";
+    for kind in ["gpt", "gpt2", "llama"] {
+        let small =
+            "model.layers=1 model.width=16 model.heads=2 data.context=8 steps=20 checkpoint.best=val_loss";
         let run =
             train(path, &format!("data.kind=text data.path=text.txt model.kind={kind} {small} name={kind}"));
         run.succeeded();

@@ -10,7 +10,7 @@ use std::io::Read;
 use std::path::Path;
 use std::process::Stdio;
 
-const SMALL: &str = "model.layers=2 model.width=16 model.heads=2 model.dropout=0 data.context=32 steps=60";
+const SMALL: &str = "model.layers=2 model.width=16 model.heads=2 data.context=32 steps=60";
 
 /// What is written, to the last byte.
 #[track_caller]
@@ -43,7 +43,7 @@ fn each_byte_of_a_text_is_the_one_that_is_predicted_also_beyond_what_the_model_s
     let folder = folder();
     let path = folder.path();
     write_text(&path.join("text.txt"), 6_000);
-    for kind in ["gpt", "gpt2"] {
+    for kind in ["gpt", "gpt2", "llama"] {
         train(path, &format!("data.kind=text data.path=text.txt model.kind={kind} {SMALL} name={kind}"))
             .succeeded();
         let text = bytes(path, &format!("{kind} --prompt the -t 60 --temperature 0"));

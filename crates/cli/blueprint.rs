@@ -10,8 +10,8 @@ use dtrain_data::{InputSpec, Mix, SampleSpec, TargetSpec};
 use dtrain_engine::cpu::Cpu;
 use dtrain_engine::device::Device;
 use dtrain_engine::models::{
-    CnnOptions, EncoderOptions, GptOptions, MlpOptions, PoolPlace, RecurrentOptions, ResNetOptions, Stem,
-    cnn, cnn1d, cnn3d, gpt, gpt2, mlp, recurrent, resnet, transformer, vit,
+    CnnOptions, EncoderOptions, GptOptions, LlamaOptions, MlpOptions, PoolPlace, RecurrentOptions,
+    ResNetOptions, Stem, cnn, cnn1d, cnn3d, gpt, gpt2, llama, mlp, recurrent, resnet, transformer, vit,
 };
 use dtrain_engine::stage::KvCache;
 use dtrain_engine::stages::Chain;
@@ -162,6 +162,14 @@ impl Blueprint<'_> {
         (1..=most).rev().find(fits).unwrap_or(1)
     }
 
+    /// How many token ids there are.
+    fn vocabulary(&self) -> usize {
+        match self.spec.input {
+            InputSpec::Tokens { vocabulary, .. } => vocabulary as usize,
+            InputSpec::Values { .. } => 0,
+        }
+    }
+
     /// How many numbers come out for a sample, or for a token.
     #[must_use]
     pub fn outputs(&self) -> usize {
@@ -219,15 +227,34 @@ impl Blueprint<'_> {
                 let options = RecurrentOptions { cell, layers, width, dropout: *dropout as f32 };
                 recurrent(&options, self.outputs())
             }
+            Model::Llama {
+                layers,
+                width,
+                heads,
+                kv_heads,
+                feed_forward,
+                rope_theta,
+                norm_eps,
+                qkv_bias,
+                tied,
+            } => llama(&LlamaOptions {
+                vocabulary: self.vocabulary(),
+                layers: *layers,
+                width: *width,
+                heads: *heads,
+                kv_heads: kv_heads.unwrap_or(*heads),
+                feed_forward: feed_forward.unwrap_or_else(|| LlamaOptions::feed_forward_of(*width)),
+                rope_theta: *rope_theta,
+                norm_epsilon: *norm_eps as f32,
+                qkv_bias: *qkv_bias,
+                tied: *tied,
+            }),
             Model::Own | Model::Torch => {
                 panic!("own data was opened by its program, which has the model")
             }
             Model::Gpt { like, layers, width, heads, dropout, .. } => {
                 let options = GptOptions {
-                    vocabulary: match self.spec.input {
-                        InputSpec::Tokens { vocabulary, .. } => vocabulary as usize,
-                        InputSpec::Values { .. } => 0,
-                    },
+                    vocabulary: self.vocabulary(),
                     context: self.spec.input_width(),
                     layers: *layers,
                     width: *width,

@@ -38,6 +38,7 @@ pub mod gpus;
 mod hosts;
 mod kept;
 mod leader;
+mod llama_names;
 pub mod log;
 mod mesh_address;
 pub mod nccl;

@@ -16,7 +16,9 @@ const SIZE: u64 = 128 << 20;
 
 /// A file system in a file, mounted at a folder.
 pub struct Disk {
-    image: tempfile::NamedTempFile,
+    /// The file; its device holds it from the first mount to the last. One that comes and goes with each mount may go just behind the next.
+    _image: tempfile::NamedTempFile,
+    device: String,
     at: PathBuf,
 }
 
@@ -27,13 +29,14 @@ impl Disk {
         image.as_file().set_len(SIZE).expect("a sparse file");
         run(Command::new("mkfs.ext4").args(["-q", "-F"]).arg(image.path()))?;
         std::fs::create_dir_all(at).expect("a folder");
-        let disk = Self { image, at: at.to_owned() };
+        let device = run(Command::new("losetup").args(["--find", "--show"]).arg(image.path()))?;
+        let disk = Self { _image: image, device, at: at.to_owned() };
         disk.mount()?;
         Ok(disk)
     }
 
     fn mount(&self) -> Result<(), String> {
-        run(Command::new("mount").args(["-t", "ext4", "-o", "loop"]).arg(self.image.path()).arg(&self.at))
+        run(Command::new("mount").args(["-t", "ext4", &self.device]).arg(&self.at)).map(drop)
     }
 
     /// Loses what was not synced; nothing can be read or written until it is mounted again.
@@ -70,7 +73,7 @@ impl Disk {
                 Err(_) if begun.elapsed() < Duration::from_secs(10) => {
                     std::thread::sleep(Duration::from_millis(50));
                 }
-                done => return done,
+                done => return done.map(drop),
             }
         }
     }
@@ -80,15 +83,14 @@ impl Drop for Disk {
     fn drop(&mut self) {
         // Where a test has failed, it may be in use.
         let _ = run(Command::new("umount").arg("--lazy").arg(&self.at));
+        let _ = run(Command::new("losetup").args(["--detach", &self.device]));
     }
 }
 
-fn run(command: &mut Command) -> Result<(), String> {
-    let ended = command.stdout(Stdio::null()).stderr(Stdio::piped()).output();
+/// What a command says.
+fn run(command: &mut Command) -> Result<String, String> {
+    let ended = command.stdin(Stdio::null()).output();
     let ended = ended.map_err(|error| format!("{}: {error}", command.get_program().display()))?;
-    if ended.status.success() {
-        Ok(())
-    } else {
-        Err(String::from_utf8_lossy(&ended.stderr).trim().to_owned())
-    }
+    let said = |bytes: &[u8]| String::from_utf8_lossy(bytes).trim().to_owned();
+    if ended.status.success() { Ok(said(&ended.stdout)) } else { Err(said(&ended.stderr)) }
 }

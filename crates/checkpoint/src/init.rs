@@ -7,7 +7,9 @@
 use crate::tensor_file::TensorFile;
 use crate::{Fault, TensorSpec};
 use safetensors::Dtype;
-use std::collections::BTreeSet;
+use safetensors::tensor::TensorInfo;
+use serde::Deserialize;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use thiserror::Error;
@@ -94,7 +96,8 @@ impl Names for OwnNames {
     }
 }
 
-/// Fills `sections` from the file at `path`, which has these names; gives how many tensors were read.
+/// Fills `sections` from the file at `path`, which has these names; gives how many tensors were read. A folder stands for its
+/// `model.safetensors`, or for the files that its `model.safetensors.index.json` names.
 ///
 /// Every tensor that `specs` places in one of `sections` must be there. A tensor of the file that `specs` does not
 /// name is an error; one that it places in another section (an optimizer's) is passed over.
@@ -107,16 +110,10 @@ pub fn init_from(
     specs: &[TensorSpec],
     sections: &mut [SectionMut<'_>],
 ) -> Result<usize, InitError> {
-    let fail = |fault| InitError::File { path: path.to_owned(), fault };
-    let input = File::open(path).map_err(|error| fail(error.into()))?;
-    let metadata = input.metadata().map_err(|error| fail(error.into()))?;
-    if !metadata.is_file() {
-        return Err(fail(Fault::NotAFile));
-    }
-    let mut file = TensorFile::open(Box::new(input), metadata.len()).map_err(fail)?;
+    let mut files = TensorFiles::open(path)?;
     let filled = |spec: &&TensorSpec| sections.iter().any(|section| section.name == spec.section);
     let wanted: Vec<&TensorSpec> = specs.iter().filter(filled).collect();
-    let problems = misfits(&file, names, specs, &wanted);
+    let problems = misfits(&files, names, specs, &wanted);
     if !problems.is_empty() {
         return Err(InitError::Misfit { path: path.to_owned(), problems });
     }
@@ -124,7 +121,7 @@ pub fn init_from(
         let section = sections.iter_mut().find(|section| section.name == spec.section);
         let place = &mut section.expect("a wanted section").data[spec.offset..spec.end()];
         let given = names.of(&spec.name);
-        let kind = file.info(&given.name).expect("a tensor found before").dtype;
+        let kind = files.info(&given.name).expect("a tensor found before").dtype;
         // The sides of a matrix that is turned.
         let [columns, rows] = match spec.shape[..] {
             [outputs, inputs] => [outputs, inputs],
@@ -135,7 +132,7 @@ pub fn init_from(
             Lies::Turned => i % columns * rows + i / columns,
         };
         let mut read = 0;
-        let taken = file.stream(&given.name, |bytes| {
+        files.stream(&given.name, |bytes| {
             let before = read;
             read += widen(kind, bytes, |i, value| {
                 // There is no place for what is longer.
@@ -143,14 +140,78 @@ pub fn init_from(
                     *place = value;
                 }
             });
-        });
-        taken.map_err(fail)?;
+        })?;
     }
     Ok(wanted.len())
 }
 
+/// The files that a model lies in.
+struct TensorFiles {
+    files: Vec<(PathBuf, TensorFile)>,
+}
+
+impl TensorFiles {
+    fn open(path: &Path) -> Result<Self, InitError> {
+        let files = files_of(path)?.into_iter().map(|path| {
+            let file = open(&path).map_err(|fault| InitError::File { path: path.clone(), fault })?;
+            Ok((path, file))
+        });
+        Ok(Self { files: files.collect::<Result<_, _>>()? })
+    }
+
+    fn names(&self) -> Vec<String> {
+        self.files.iter().flat_map(|(_, file)| file.names()).collect()
+    }
+
+    fn info(&self, name: &str) -> Option<&TensorInfo> {
+        self.files.iter().find_map(|(_, file)| file.info(name))
+    }
+
+    fn stream(&mut self, name: &str, each: impl FnMut(&[u8])) -> Result<(), InitError> {
+        let (path, file) =
+            self.files.iter_mut().find(|(_, file)| file.info(name).is_some()).expect("a tensor found before");
+        file.stream(name, each).map_err(|fault| InitError::File { path: path.clone(), fault })
+    }
+}
+
+fn open(path: &Path) -> Result<TensorFile, Fault> {
+    let input = File::open(path)?;
+    let metadata = input.metadata()?;
+    if !metadata.is_file() {
+        return Err(Fault::NotAFile);
+    }
+    TensorFile::open(Box::new(input), metadata.len())
+}
+
+/// What others call the file of a model, and the one that says which files there are where they are several.
+const WHOLE: &str = "model.safetensors";
+const INDEX: &str = "model.safetensors.index.json";
+
+/// The file, or those of a folder.
+fn files_of(path: &Path) -> Result<Vec<PathBuf>, InitError> {
+    let index = match path.is_dir() {
+        true if path.join(WHOLE).exists() => return Ok(vec![path.join(WHOLE)]),
+        true => path.join(INDEX),
+        false if path.file_name().is_some_and(|name| name == INDEX) => path.to_owned(),
+        false => return Ok(vec![path.to_owned()]),
+    };
+    #[derive(Deserialize)]
+    struct Index {
+        weight_map: BTreeMap<String, String>,
+    }
+    let fail = |fault| InitError::File { path: index.clone(), fault };
+    let text = std::fs::read(&index).map_err(|error| fail(error.into()))?;
+    let Index { weight_map } =
+        serde_json::from_slice(&text).map_err(|error| fail(Fault::NotSafetensors(error.to_string())))?;
+    let names: BTreeSet<&String> = weight_map.values().collect();
+    if let Some(name) = names.iter().find(|name| Path::new(name).components().count() != 1) {
+        return Err(fail(Fault::NotSafetensors(format!("{name} is no file beside it"))));
+    }
+    Ok(names.into_iter().map(|name| index.with_file_name(name)).collect())
+}
+
 fn misfits(
-    file: &TensorFile,
+    file: &TensorFiles,
     names: &dyn Names,
     specs: &[TensorSpec],
     wanted: &[&TensorSpec],

@@ -165,7 +165,7 @@ pub struct Export {
     /// For whom
     #[arg(long)]
     pub to: ExportTo,
-    /// The file to write, or for torch the folder [default: the name of the run]
+    /// The file to write, or for torch and transformers the folder [default: the name of the run]
     #[arg(short, long, value_name = "PATH")]
     pub output: Option<PathBuf>,
 }
@@ -179,4 +179,6 @@ pub enum ExportTo {
     Onnx,
     /// Whoever has PyTorch.
     Torch,
+    /// Whoever reads models of Hugging Face's transformers: of llama, gpt and gpt2.
+    Transformers,
 }

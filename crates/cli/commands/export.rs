@@ -3,13 +3,14 @@
 use super::print;
 use crate::arguments::{Export, ExportTo};
 use crate::error::CliError;
-use crate::export::{Network, onnx, torch};
+use crate::export::{Network, Parameter, onnx, torch, transformers};
 use crate::report::{Voice, bytes};
 use crate::run_tokenizer::{self, file_of};
 use crate::trained::Trained;
 use crate::unusable::unusable;
 use crate::whole_file::{WholeFile, name_beside, unwritable};
 use dtrain_checkpoint::{Check, Exported, FileStore, Store, write_tensors};
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -29,7 +30,18 @@ pub fn run(arguments: &Export) -> Result<(), CliError> {
             whole.finish()?;
             file.len() as u64
         }
-        ExportTo::Torch => folder(&trained, &output)?,
+        ExportTo::Torch => {
+            let files = torch(&Network::of(&trained)?);
+            let mut texts = vec![("model.py", &files.model[..]), ("preparation.json", &files.preparation)];
+            texts.extend(files.predict.map(|text| ("predict.py", text)));
+            folder(&trained, &output, &texts, &files.tensors)?
+        }
+        ExportTo::Transformers => {
+            let tokenizer = run_tokenizer::of(&trained.run)?;
+            let end = tokenizer.as_ref().and_then(|tokenizer| tokenizer.end_of_text()).map(|(_, id)| id);
+            let files = transformers(&Network::of(&trained)?, &trained.config.model, end)?;
+            folder(&trained, &output, &[("config.json", &files.config)], &files.tensors)?
+        }
     };
     if let (Some(tokenizer), ExportTo::Safetensors | ExportTo::Onnx) = (file_of(&trained.run), arguments.to) {
         Voice::here().say(&format!("note: its tokenizer is {}", tokenizer.display()));
@@ -49,6 +61,7 @@ fn default_name(trained: &Trained, to: ExportTo) -> PathBuf {
         ExportTo::Safetensors => format!("{name}.safetensors"),
         ExportTo::Onnx => format!("{name}.onnx"),
         ExportTo::Torch => format!("{name}-torch"),
+        ExportTo::Transformers => format!("{name}-transformers"),
     })
 }
 
@@ -61,22 +74,25 @@ fn safetensors(trained: &Trained, output: &Path) -> Result<u64, CliError> {
     Ok(written.bytes.0)
 }
 
-fn folder(trained: &Trained, output: &Path) -> Result<u64, CliError> {
+/// A folder of these texts and tensors, and of the tokenizer, if the run has one.
+fn folder(
+    trained: &Trained,
+    output: &Path,
+    texts: &[(&str, &str)],
+    tensors: &BTreeMap<String, Parameter>,
+) -> Result<u64, CliError> {
     if output.exists() {
         let error = CliError::usage(format!("{} is there already", output.display()));
         return Err(error.hint("name another folder with -o"));
     }
-    let files = torch(&Network::of(trained)?);
     let temporary = name_beside(output)?;
     let written = (|| {
         fs::create_dir(&temporary)?;
-        fs::write(temporary.join("model.py"), &files.model)?;
-        fs::write(temporary.join("preparation.json"), &files.preparation)?;
-        if let Some(text) = files.predict {
-            fs::write(temporary.join("predict.py"), text)?;
+        for (name, text) in texts {
+            fs::write(temporary.join(name), text)?;
         }
         let tensors =
-            files.tensors.iter().map(|(name, tensor)| (name.as_str(), &tensor.shape[..], &tensor.values[..]));
+            tensors.iter().map(|(name, tensor)| (name.as_str(), &tensor.shape[..], &tensor.values[..]));
         for (name, file) in file_of(&trained.run).iter().flat_map(|file| run_tokenizer::files(file)) {
             fs::copy(file, temporary.join(name))?;
         }

@@ -91,6 +91,8 @@ words!(
         Gpt = "gpt",
         /// The same as OpenAI's GPT-2.
         Gpt2 = "gpt2",
+        /// A causal transformer as Llama, Mistral and Qwen 2 are.
+        Llama = "llama",
         /// The model of a program of one's own.
         Own = "own",
         /// The model of a Python program.

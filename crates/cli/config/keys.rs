@@ -89,6 +89,8 @@ const ADAMW: &[&str] = &["adamw", "muon"];
 const CNNS: &[&str] = &["cnn", "cnn1d", "cnn3d"];
 /// The models with recurrent layers.
 const RECURRENT: &[&str] = &["lstm", "gru"];
+/// The models of Llama's family.
+const LLAMA: &[&str] = &["llama"];
 const AUGMENT: Type = Type::Either(&[NONE, Type::List(&Type::Text)]);
 const AUGMENT_HELP: &str = "none, or a list of flip | shift | \"shift:2\" | \"crop:24\" | \"resized-crop:24\" | rand-augment, \"rand-augment:N,M\" | jitter, \"jitter:B,C,S\" | erase | mixup, \"mixup:A\" | cutmix, \"cutmix:A\"; training images only, all frames of a clip alike";
 const BACKEND_HELP: &str = "what carries gradients: host (shared memory, encrypted links) | nccl (from GPU to GPU, one rank each) | auto: nccl where ranks have GPUs of their own on one host and a test of it has passed, else host";
@@ -292,6 +294,15 @@ pub static KEYS: &[Key] = &[
     Key::new("model.width", COUNT, "768", Bits, "width of the residual stream; medium has 1024, large 1280, xl 1600").when("model.kind", &["gpt2"]),
     Key::new("model.heads", COUNT, "4", Bits, "attention heads").when("model.kind", &["gpt"]),
     Key::new("model.heads", COUNT, "12", Bits, "attention heads; medium has 16, large 20, xl 25").when("model.kind", &["gpt2"]),
+    Key::new("model.layers", COUNT, "4", Bits, "transformer blocks").when("model.kind", LLAMA),
+    Key::new("model.width", COUNT, "128", Bits, "width of the residual stream: heads times an even number").when("model.kind", LLAMA),
+    Key::new("model.heads", COUNT, "4", Bits, "attention heads").when("model.kind", LLAMA),
+    Key::new("model.kv_heads", Type::Either(&[AUTO, COUNT]), "auto", Bits, "heads of keys and values, which divide heads: each is shared by as many; auto: as many as heads").when("model.kind", LLAMA),
+    Key::new("model.feed_forward", Type::Either(&[AUTO, COUNT]), "auto", Bits, "width of the feed-forward layers; auto: 8/3 of width, to a multiple of 32").when("model.kind", LLAMA),
+    Key::new("model.rope_theta", Type::Number(&POSITIVE), "10000", Bits, "how far apart in a text tokens are told by their places: the longest wave of rotary positions is 2 pi times that").when("model.kind", LLAMA),
+    Key::new("model.norm_eps", Type::Number(&POSITIVE), "0.00001", Bits, "what norms add to the mean of squares").when("model.kind", LLAMA),
+    Key::new("model.qkv_bias", Type::Bool, "false", Bits, "biases of queries, keys and values, as Qwen 2 has them").when("model.kind", LLAMA),
+    Key::new("model.tied", Type::Bool, "false", Bits, "the head is the table of tokens").when("model.kind", LLAMA),
     Key::new("model.kernel", Type::Int(1, 99), "3", Bits, "side of the convolutions' kernels").when("model.kind", CNNS),
     Key::new("model.padding", Type::Int(0, 99), "1", Bits, "zeros around each image").when("model.kind", CNNS),
     Key::new("model.pool", Type::Choice(&["each", "last"]), "each", Bits, "halve images after each convolution, or the last")
@@ -300,7 +311,7 @@ pub static KEYS: &[Key] = &[
     Key::new("model.batch_norm", Type::Bool, "true", Bits, "normalise by the statistics of a micro-batch").when("model.kind", CNNS),
     Key::new("model.dropout", DROPOUT, "0", Bits, "share of activations dropped while training").when("model.kind", &["mlp", "gpt", "gpt2", "vit", "transformer", "lstm", "gru"]),
     Key::new("model.dropout", DROPOUT, "0.1", Bits, "share of activations dropped while training").when("model.kind", CNNS),
-    Key::new("model.init_from", TEXT_OR_NONE, "none", Bits, "FILE.safetensors with the first parameters; for gpt2 also with the names that GPT-2 has elsewhere"),
+    Key::new("model.init_from", TEXT_OR_NONE, "none", Bits, "FILE.safetensors with the first parameters, or the folder of a model of Hugging Face's; llama and gpt2 also by the names that they have there, and a config.json beside says the other keys of the model"),
     Key::new("model.init_except", Type::List(&Type::Text), "[]", Bits,
         "with init_from: names of tensors that begin anew, such as [\"fc.*\"] for a head with other classes"),
     Key::new("model.freeze", Type::List(&Type::Text), "[]", Bits,

@@ -3,7 +3,7 @@
 use super::error::{ConfigError, Problem};
 use super::origin::Source;
 use super::resolve::{self, Layer, Resolved};
-use super::{Config, Machine, batch, check, tree};
+use super::{Config, Machine, batch, check, hugging_face, tree};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -68,7 +68,10 @@ impl Config {
         Self::of_layers(layers, machine)
     }
 
-    pub(super) fn of_layers(layers: Vec<Layer>, machine: Machine) -> Result<Self, ConfigError> {
+    pub(super) fn of_layers(mut layers: Vec<Layer>, machine: Machine) -> Result<Self, ConfigError> {
+        if let Some(layer) = hugging_face::layer(&layers)? {
+            layers.insert(0, layer);
+        }
         let mut resolved = Resolved::new(layers)?;
         let derived = batch::settle(&mut resolved, machine)?;
         check::resolved(&resolved)?;

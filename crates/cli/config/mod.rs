@@ -11,6 +11,7 @@ mod data;
 mod devices;
 mod error;
 mod host;
+mod hugging_face;
 mod keys;
 mod load;
 mod model;

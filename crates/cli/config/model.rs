@@ -148,6 +148,27 @@ pub enum Model {
         /// Share dropped.
         dropout: f64,
     },
+    /// A causal transformer as Llama is one.
+    Llama {
+        /// Blocks.
+        layers: usize,
+        /// Width of the residual stream.
+        width: usize,
+        /// Attention heads.
+        heads: usize,
+        /// Heads of keys and values; none is as many.
+        kv_heads: Option<usize>,
+        /// Width of the feed-forward layers; none is as suits the width.
+        feed_forward: Option<usize>,
+        /// The base of rotary positions.
+        rope_theta: f64,
+        /// What norms add to the mean of squares.
+        norm_eps: f64,
+        /// Whether queries, keys and values have biases.
+        qkv_bias: bool,
+        /// Whether the head is the table of tokens.
+        tied: bool,
+    },
     /// What a program of one's own brings.
     Own,
     /// What a Python program brings.
@@ -170,6 +191,7 @@ impl Model {
             Self::Recurrent { cell: Cell::Gru, .. } => ModelKind::Gru,
             Self::Gpt { like: Gpt::Small, .. } => ModelKind::Gpt,
             Self::Gpt { like: Gpt::Gpt2, .. } => ModelKind::Gpt2,
+            Self::Llama { .. } => ModelKind::Llama,
             Self::Own => ModelKind::Own,
             Self::Torch => ModelKind::Torch,
         }
@@ -182,7 +204,7 @@ impl Model {
             Self::Cnn { over, .. } | Self::Encoder { over, .. } => Some(*over),
             Self::ResNet { .. } => Some(Over::Images),
             Self::Recurrent { .. } => Some(Over::Sequences),
-            Self::Mlp { .. } | Self::Gpt { .. } | Self::Own | Self::Torch => None,
+            Self::Mlp { .. } | Self::Gpt { .. } | Self::Llama { .. } | Self::Own | Self::Torch => None,
         }
     }
 
@@ -235,6 +257,20 @@ impl Model {
             ModelKind::Cnn1d => cnn(Over::Sequences),
             ModelKind::Cnn => cnn(Over::Images),
             ModelKind::Cnn3d => cnn(Over::Volumes),
+            ModelKind::Llama => {
+                let number = |key| r.number(key).expect("the table makes it a number");
+                Self::Llama {
+                    layers: r.count("model.layers"),
+                    width: r.count("model.width"),
+                    heads: r.count("model.heads"),
+                    kv_heads: r.int("model.kv_heads"),
+                    feed_forward: r.int("model.feed_forward"),
+                    rope_theta: number("model.rope_theta"),
+                    norm_eps: number("model.norm_eps"),
+                    qkv_bias: r.flag("model.qkv_bias"),
+                    tied: r.flag("model.tied"),
+                }
+            }
             ModelKind::Own => Self::Own,
             ModelKind::Torch => Self::Torch,
             ModelKind::Gpt => gpt(Gpt::Small),

@@ -1,13 +1,16 @@
-//! A trained model for other programs: ONNX, or a folder that PyTorch loads with no dtrain installed.
+//! A trained model for other programs: ONNX, a folder that PyTorch loads with no dtrain installed, or one of Hugging Face's transformers.
 //!
-//! `network.rs` is the model as the engine describes it, with its parameters; `onnx.rs` and `torch.rs` write it down. They do
-//! the whole way from raw values to probabilities or numbers in their own unit. None of them knows how it was trained.
+//! `network.rs` is the model as the engine describes it, with its parameters; `onnx.rs` and `torch.rs` write it down, and do the whole way
+//! from raw values to probabilities or numbers in their own unit. `transformers.rs` has models of tokens by the names that they have there.
+//! None of them knows how it was trained.
 
 mod network;
 mod onnx;
 mod onnx_format;
 mod torch;
+mod transformers;
 
-pub use network::Network;
+pub use network::{Network, Parameter};
 pub use onnx::onnx;
 pub use torch::torch;
+pub use transformers::transformers;

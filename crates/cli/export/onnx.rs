@@ -157,6 +157,23 @@ impl Graph<'_> {
         self.floats(&joined(stage, name), shape, values)
     }
 
+    /// A parameter of a stage, or those of the stages that it is side by side as one.
+    fn side_by_side(&mut self, stage: &str, parts: &[(&'static str, usize)], name: &str) -> String {
+        if parts.is_empty() {
+            return self.parameter(stage, name);
+        }
+        let (mut shape, mut all) = (Vec::new(), Vec::new());
+        for (part, _) in parts {
+            let parameter = self.network.parameter(&joined(stage, part), name);
+            all.extend_from_slice(&parameter.values);
+            match shape.first_mut() {
+                None => shape.clone_from(&parameter.shape),
+                Some(rows) => *rows += parameter.shape[0],
+            }
+        }
+        self.floats(&joined(stage, name), &shape, &all)
+    }
+
     /// What goes in, and the value that the first stage takes.
     fn input(&mut self) -> (ValueInfo, String) {
         let preparation = &self.network.preparation;
@@ -226,12 +243,12 @@ impl Graph<'_> {
 
     fn stage(&mut self, name: &str, tied: Option<&str>, stage: &Description, x: String) -> String {
         match stage {
-            Description::Linear { bias, behind, .. } => {
+            Description::Linear { bias, parts, behind, .. } => {
                 let weight = match tied {
                     Some(tied) => self.parameter("", tied),
-                    None => self.parameter(name, "weight"),
+                    None => self.side_by_side(name, parts, "weight"),
                 };
-                let bias = bias.then(|| self.parameter(name, "bias"));
+                let bias = bias.then(|| self.side_by_side(name, parts, "bias"));
                 let y = if self.rank == 2 {
                     let mut inputs = vec![x.as_str(), &weight];
                     inputs.extend(bias.as_deref());
@@ -279,6 +296,16 @@ impl Graph<'_> {
                 let options = vec![int("axis", -1), float("epsilon", *epsilon)];
                 self.node("LayerNormalization", &[&x, &of[0], &of[1]], options)
             }
+            Description::RmsNorm { epsilon, .. } => {
+                let gain = self.parameter(name, "weight");
+                let (axis, epsilon) = (self.shape(&[-1]), self.constant(*epsilon));
+                let squares = self.node("Mul", &[&x, &x], vec![]);
+                let mean = self.node("ReduceMean", &[&squares, &axis], vec![]);
+                let sum = self.node("Add", &[&mean, &epsilon], vec![]);
+                let root = self.node("Sqrt", &[&sum], vec![]);
+                let y = self.node("Div", &[&x, &root], vec![]);
+                self.node("Mul", &[&y, &gain], vec![])
+            }
             Description::Pointwise(behind) => self.behind(*behind, x),
             Description::Flatten => {
                 self.rank = 2;
@@ -290,6 +317,20 @@ impl Graph<'_> {
                 let of = ["tokens", "places"].map(|of| self.parameter(name, of));
                 let tokens = self.node("Gather", &[&of[0], &x], vec![int("axis", 0)]);
                 self.node("Add", &[&tokens, &of[1]], vec![])
+            }
+            Description::Lookup { .. } => {
+                self.rank = 3;
+                let table = self.parameter(name, "weight");
+                self.node("Gather", &[&table, &x], vec![int("axis", 0)])
+            }
+            Description::Rotary { heads, kv_heads, head, time, theta } => {
+                self.rotary([*heads, *kv_heads, *head, *time], *theta, &x)
+            }
+            Description::SwiGlu { .. } => {
+                let parts = self.nodes_of("Split", &[&x], vec![int("axis", -1), int("num_outputs", 2)], 2);
+                let share = self.node("Sigmoid", &[&parts[0]], vec![]);
+                let gate = self.node("Mul", &[&parts[0], &share], vec![]);
+                self.node("Mul", &[&gate, &parts[1]], vec![])
             }
             Description::Attention { heads, head, time, mask } => {
                 self.attention([*heads, *head, *time], *mask, &x)
@@ -376,6 +417,41 @@ impl Graph<'_> {
         let raw_data = at.to_le_bytes().to_vec();
         self.initializers.push(TensorProto { dims: vec![], data_type: INT64, name: name.clone(), raw_data });
         name
+    }
+
+    /// Queries and keys turned by their places, and keys and values for each head.
+    fn rotary(&mut self, [heads, kv_heads, head, time]: [usize; 4], theta: f64, x: &str) -> String {
+        let half = head / 2;
+        let table = |of: fn(f64) -> f64| -> Vec<f32> {
+            let angle = |at: usize| (at / head) as f64 * theta.powf(-2.0 * (at % half) as f64 / head as f64);
+            (0..time * head).map(|at| of(angle(at)) as f32).collect()
+        };
+        let cosines = self.floats("rotary_cosines", &[time, 1, head], &table(f64::cos));
+        let sines = self.floats("rotary_sines", &[time, 1, head], &table(f64::sin));
+        let [all, wide, narrow, group] =
+            [heads + 2 * kv_heads, heads, kv_heads, heads / kv_heads].map(|count| count as i64);
+        let [time, head] = [time, head].map(|count| count as i64);
+        let (apart, sizes) = (self.shape(&[0, time, all, head]), self.shape(&[wide, narrow, narrow]));
+        let x = self.node("Reshape", &[x, &apart], vec![]);
+        let mut parts = self.nodes_of("Split", &[&x, &sizes], vec![int("axis", 2)], 3);
+        for part in &mut parts[..2] {
+            let halves = self.nodes_of("Split", &[part], vec![int("axis", 3), int("num_outputs", 2)], 2);
+            let back = self.node("Neg", &[&halves[1]], vec![]);
+            let across = self.node("Concat", &[&back, &halves[0]], vec![int("axis", 3)]);
+            let along = self.node("Mul", &[part, &cosines], vec![]);
+            let across = self.node("Mul", &[&across, &sines], vec![]);
+            *part = self.node("Add", &[&along, &across], vec![]);
+        }
+        for part in &mut parts[1..] {
+            let (alone, each) = (self.shape(&[0, time, narrow, 1, head]), self.shape(&[1, 1, 1, group, 1]));
+            let shared = self.node("Reshape", &[part, &alone], vec![]);
+            let shared = self.node("Expand", &[&shared, &each], vec![]);
+            let spread = self.shape(&[0, time, wide, head]);
+            *part = self.node("Reshape", &[&shared, &spread], vec![]);
+        }
+        let together = self.node("Concat", &[&parts[0], &parts[1], &parts[2]], vec![int("axis", 2)]);
+        let packed = self.shape(&[0, time, 3 * wide * head]);
+        self.node("Reshape", &[&together, &packed], vec![])
     }
 
     fn attention(&mut self, [heads, head, time]: [usize; 3], mask: Mask, x: &str) -> String {

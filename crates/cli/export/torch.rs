@@ -1,7 +1,7 @@
 //! A network as a plain `nn.Module`, in a folder that needs PyTorch and safetensors and no dtrain: `model.py`,
 //! `model.safetensors`, and `predict.py`, which does the whole way from a table or an array to names and numbers.
 
-use super::network::{Network, Parameter};
+use super::network::{Network, Parameter, joined};
 use dtrain_data::{InputSpec, TargetSpec};
 use dtrain_engine::device::{Cell, Gelu, Mask};
 use dtrain_engine::{Behind, Description, Part, Taken};
@@ -116,6 +116,9 @@ fn source(network: &Network) -> String {
     if rest.contains("put(self, ") {
         text += PUT;
     }
+    if rest.contains(" rotary(") {
+        text += ROTARY;
+    }
     text += &rest;
     text += "\ndef load(path=\"model.safetensors\"):\n    \"\"\"The model with its trained parameters, ready to predict.\"\"\"\n    \
              from safetensors.torch import load_file\n\n    model = Model()\n    \
@@ -161,6 +164,20 @@ fn repeats(parts: &[Part]) -> usize {
 const PUT: &str = "def put(module, name, value):\n    *path, last = name.split(\".\")\n    for step in path:\n        \
                    if not hasattr(module, step):\n            setattr(module, step, nn.Module())\n        \
                    module = getattr(module, step)\n    setattr(module, last, value)\n\n\n";
+
+/// What turns queries and keys by their places, and has keys and values for each head.
+const ROTARY: &str = "def rotary(x, heads, kv_heads, theta):\n    batch, time, width = x.shape\n    \
+                      head = width // (heads + 2 * kv_heads)\n    \
+                      rates = theta ** -(torch.arange(0, head, 2, dtype=torch.float64, device=x.device) / head)\n    \
+                      places = torch.arange(time, dtype=torch.float64, device=x.device)\n    \
+                      angles = (places[:, None] * rates)[:, None]\n    \
+                      cosine, sine = angles.cos().to(x.dtype), angles.sin().to(x.dtype)\n    \
+                      x = x.view(batch, time, -1, head)\n    \
+                      a, b = x[:, :, : heads + kv_heads].chunk(2, -1)\n    \
+                      turned = torch.cat([a * cosine - b * sine, b * cosine + a * sine], -1)\n    \
+                      q, k, v = turned[:, :, :heads], turned[:, :, heads:], x[:, :, heads + kv_heads :]\n    \
+                      k, v = (each.repeat_interleave(heads // kv_heads, 2) for each in (k, v))\n    \
+                      return torch.cat([q, k, v], 2).flatten(2)\n\n\n";
 
 fn block(class_name: &str, part: &Part) -> String {
     let mut body = Body::default();
@@ -219,7 +236,7 @@ impl Body {
 
     /// A parameter of a stage, by the name that it has there.
     fn parameter(&mut self, stage: &str, name: &str, shape: &[usize]) -> String {
-        let name = renamed(&super::network::joined(stage, name));
+        let name = renamed(&joined(stage, name));
         self.init.push(format!("put(self, \"{name}\", nn.Parameter(torch.zeros({})))", sides(shape)));
         format!("self.get_parameter(\"{name}\")")
     }
@@ -232,12 +249,17 @@ impl Body {
     fn stage(&mut self, part: &Part, x: &str) {
         let name = part.name.as_str();
         match &part.stage {
-            Description::Linear { inputs, outputs, bias, behind } => {
+            Description::Linear { inputs, outputs, bias, parts, behind } => {
+                let bias = if *bias { "" } else { ", bias=False" };
+                let mut layer = |name: &str, outputs: usize| {
+                    format!("{}({x})", self.module(name, format!("Linear({inputs}, {outputs}{bias})")))
+                };
                 let value = match &part.tied {
                     Some(tied) => format!("F.linear({x}, self.{tied})"),
+                    None if parts.is_empty() => layer(name, *outputs),
                     None => {
-                        let bias = if *bias { "" } else { ", bias=False" };
-                        format!("{}({x})", self.module(name, format!("Linear({inputs}, {outputs}{bias})")))
+                        let parts = parts.iter().map(|(part, outputs)| layer(&joined(name, part), *outputs));
+                        format!("torch.cat([{}], -1)", parts.collect::<Vec<_>>().join(", "))
                     }
                 };
                 self.set(x, wrapped(*behind, &value));
@@ -267,6 +289,10 @@ impl Body {
                 let module = self.module(name, format!("LayerNorm({width}, eps={epsilon})"));
                 self.set(x, format!("{module}({x})"));
             }
+            Description::RmsNorm { width, epsilon } => {
+                let module = self.module(name, format!("RMSNorm({width}, eps={epsilon:e})"));
+                self.set(x, format!("{module}({x})"));
+            }
             Description::Pointwise(behind) => self.set(x, wrapped(*behind, x)),
             Description::Flatten => self.set(x, format!("{x}.flatten(1)")),
             Description::Dropout { rate } => {
@@ -280,6 +306,17 @@ impl Body {
                 }
                 self.set(x, format!("F.embedding({x}, self.tokens) + self.places[: {x}.shape[1]]"));
             }
+            Description::Lookup { vocabulary, width } => {
+                let module = self.module(name, format!("Embedding({vocabulary}, {width})"));
+                self.set(x, format!("{module}({x})"));
+            }
+            Description::Rotary { heads, kv_heads, theta, .. } => {
+                self.set(x, format!("rotary({x}, {heads}, {kv_heads}, {theta:?})"));
+            }
+            Description::SwiGlu { .. } => {
+                self.forward.push(format!("gate, {x} = {x}.chunk(2, -1)"));
+                self.set(x, format!("F.silu(gate) * {x}"));
+            }
             Description::Attention { heads, head, mask, .. } => {
                 let causal = if *mask == Mask::Causal { ", is_causal=True" } else { "" };
                 self.forward.push(format!("batch, time, _ = {x}.shape"));
@@ -291,7 +328,7 @@ impl Body {
             }
             Description::Chain(parts) => {
                 for inner in parts {
-                    let name = super::network::joined(name, &inner.name);
+                    let name = joined(name, &inner.name);
                     self.stage(&Part { name, tied: inner.tied.clone(), stage: inner.stage.clone() }, x);
                 }
             }
@@ -304,7 +341,7 @@ impl Body {
             }
             Description::Projected { branch, name: beside, shortcut } => {
                 let (y, z) = (format!("{x}_branch"), format!("{x}_shortcut"));
-                let beside = super::network::joined(name, beside);
+                let beside = joined(name, beside);
                 for (value, name, stage) in [(&y, name, branch), (&z, beside.as_str(), shortcut)] {
                     self.set(value, x.to_owned());
                     let inner = Part { name: name.to_owned(), tied: None, stage: (**stage).clone() };

@@ -6,6 +6,7 @@ use super::Plan;
 use crate::config::ModelKind;
 use crate::error::CliError;
 use crate::gpt2_names::Gpt2Names;
+use crate::llama_names::LlamaNames;
 use dtrain_checkpoint::{Given, InitError, Names, OwnNames, PARAMETERS, STATS, SectionMut, TensorSpec};
 use dtrain_engine::{LossScale, Replica, Section, State, fits};
 use dtrain_runtime::specs;
@@ -81,6 +82,9 @@ fn fill_model(
         for names in Gpt2Names::ALL {
             filled = filled.or_else(|error| fill(&names, &plain).map_err(|other| nearer(error, other)));
         }
+    }
+    if kind == ModelKind::Llama {
+        filled = filled.or_else(|error| fill(&LlamaNames, &plain).map_err(|other| nearer(error, other)));
     }
     filled?;
     state.begin_average();

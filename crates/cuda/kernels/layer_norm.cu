@@ -1,4 +1,5 @@
-// layer_norm: y = (x - mean) / deviation * gain + bias along each row; saved [rows, 2] keeps mean and 1 / deviation.
+// layer_norm: y = (x - mean) / deviation * gain + bias along each row; saved [rows, 2] keeps mean and 1 / deviation. Nothing
+// is added where the bias is null. RMS norm has zero in place of the mean: `centre` says which of the two it is.
 // layer_norm_gradient: dx, to which `outer` is added where it is not null, and sums for dgain and dbias over each run of
 // 64 rows, [runs, 2, width]. Nobody wants dx where it is null.
 //
@@ -9,6 +10,9 @@
 // Launch: layer_norm a warp a row, 8 rows a block of 256 threads; layer_norm_gradient a block of 512 threads a run, a warp a
 // lane. A row that is not too long is read once and stays in registers; of what is longer, some is read again.
 // Does not know the layers around it.
+
+// What is taken off each element of a row.
+enum { CENTRE_ZERO = 0, CENTRE_MEAN = 1 };
 
 // Strips of a row that stay in registers.
 const u32 HELD = 4;
@@ -45,22 +49,24 @@ __device__ inline void beyond(const Stored* own, u32 left, F each) {
     for (u32 at = HELD * STRIP; at < left; at += STRIP) each(eight_of<WIDE>(own, at, left), at);
 }
 
-// All but `saved` begin with the thread's own.
+// All but `saved` begin with the thread's own. There may be no bias.
 template <bool WIDE>
 __device__ inline void norm_of_row(
-    const Stored* x, const float* gain, const float* bias, Stored* y, float* saved, u32 width, float epsilon) {
+    const Stored* x, const float* gain, const float* bias, Stored* y, float* saved, u32 width, u32 centre, float epsilon) {
     u32 left = left_of(width, own_place());
     Eight held[HELD];
 #pragma unroll
     for (u32 k = 0; k < HELD; k++) held[k] = eight_of<WIDE>(x, k * STRIP, left);
-    float sum = 0.0f, squares = 0.0f;
-    auto add = [&](const Eight& some, u32) {
-        for (u32 i = 0; i < 8; i++) sum += some.v[i];
-    };
+    float sum = 0.0f, squares = 0.0f, mean = 0.0f;
+    if (centre == CENTRE_MEAN) {
+        auto add = [&](const Eight& some, u32) {
+            for (u32 i = 0; i < 8; i++) sum += some.v[i];
+        };
 #pragma unroll
-    for (u32 k = 0; k < HELD; k++) add(held[k], 0);
-    beyond<WIDE>(x, left, add);
-    float mean = across_warp(sum, Plus()) / (float)width;
+        for (u32 k = 0; k < HELD; k++) add(held[k], 0);
+        beyond<WIDE>(x, left, add);
+        mean = across_warp(sum, Plus()) / (float)width;
+    }
     auto add_square = [&](const Eight& some, u32 at) {
         for (u32 i = 0; i < 8; i++) {
             float away = some.v[i] - mean;
@@ -77,8 +83,11 @@ __device__ inline void norm_of_row(
         saved[1] = factor;
     }
     auto write = [&](Eight some, u32 at) {
-        Eight by = eight_of<WIDE>(gain, at, left), plus = eight_of<WIDE>(bias, at, left);
-        for (u32 i = 0; i < 8; i++) some.v[i] = fmaf((some.v[i] - mean) * factor, by.v[i], plus.v[i]);
+        Eight by = eight_of<WIDE>(gain, at, left), plus = eight_of<WIDE>(bias, at, bias ? left : 0);
+        for (u32 i = 0; i < 8; i++) {
+            float hat = (some.v[i] - mean) * factor;
+            some.v[i] = bias ? fmaf(hat, by.v[i], plus.v[i]) : hat * by.v[i];
+        }
         write_eight<WIDE>(some, y, at, left);
     };
 #pragma unroll
@@ -87,21 +96,22 @@ __device__ inline void norm_of_row(
 }
 
 extern "C" __global__ void __launch_bounds__(256) NAME(layer_norm_, )(
-    const Stored* x, const float* gain, const float* bias, Stored* y, float* saved, u32 rows, u32 width,
+    const Stored* x, const float* gain, const float* bias, Stored* y, float* saved, u32 rows, u32 width, u32 centre,
     float epsilon) {
     u32 row = blockIdx.x * 8 + threadIdx.x / 32;
     if (row >= rows) return;
+    // Null lies on 16 bytes as well.
     bool wide = width % 8 == 0 && lies_wide(x) && lies_wide(y) && lies_wide(gain) && lies_wide(bias);
     u64 own = (u64)row * width + own_place();
     x += own;
     y += own;
     gain += own_place();
-    bias += own_place();
+    bias = bias ? bias + own_place() : 0;
     saved += 2 * (u64)row;
     if (wide) {
-        norm_of_row<true>(x, gain, bias, y, saved, width, epsilon);
+        norm_of_row<true>(x, gain, bias, y, saved, width, centre, epsilon);
     } else {
-        norm_of_row<false>(x, gain, bias, y, saved, width, epsilon);
+        norm_of_row<false>(x, gain, bias, y, saved, width, centre, epsilon);
     }
 }
 
@@ -124,11 +134,12 @@ struct Norm {
     const Stored *x, *dy, *outer;
     Stored* dx;
     const float *gain, *saved;
-    u32 width;
+    u32 width, centre;
 
     __device__ Norm from(u32 row, u32 first) const {
         u64 at = (u64)row * width + first;
-        return {x + at, dy + at, outer ? outer + at : 0, dx ? dx + at : 0, gain + first, saved + 2 * (u64)row, width};
+        const Stored* around = outer ? outer + at : 0;
+        return {x + at, dy + at, around, dx ? dx + at : 0, gain + first, saved + 2 * (u64)row, width, centre};
     }
 
     __device__ void normalise(Eight& x) const {
@@ -149,8 +160,9 @@ struct Means {
         }
     }
 
-    __device__ void finish(u32 width) {
-        along = across_warp(along, Plus()) / (float)width;
+    // Where no mean was taken off, its gradient is not either.
+    __device__ void finish(u32 width, u32 centre) {
+        along = centre == CENTRE_MEAN ? across_warp(along, Plus()) / (float)width : 0.0f;
         across = across_warp(across, Plus()) / (float)width;
     }
 };
@@ -215,7 +227,7 @@ __device__ inline void gradient_of_strips(const Norm& all, float* parts, u32 row
 #pragma unroll
             for (u32 k = 0; k < SUMMED; k++) outer[k] = packed_of<WIDE>(own.outer, k * STRIP, left);
         }
-        means.finish(width);
+        means.finish(width, all.centre);
 #pragma unroll
         for (u32 k = 0; k < SUMMED; k++) {
             Eight hat = x[k].eight(), d = dy[k].eight(), plus = outer[k].eight(), by = room.gain(row, k);
@@ -242,11 +254,11 @@ __device__ inline void gradient_of_strips(const Norm& all, float* parts, u32 row
 
 extern "C" __global__ void __launch_bounds__(512) NAME(layer_norm_gradient_, )(
     const Stored* x, const float* gain, const float* saved, const Stored* dy, const Stored* outer, Stored* dx, float* parts,
-    u32 rows, u32 width) {
+    u32 rows, u32 width, u32 centre) {
     __shared__ Room room;
     // Null lies on 16 bytes as well.
     bool wide = width % 8 == 0 && lies_wide(x) && lies_wide(gain) && lies_wide(dy) && lies_wide(outer) && lies_wide(dx);
-    Norm all = {x, dy, outer, dx, gain, saved, width};
+    Norm all = {x, dy, outer, dx, gain, saved, width, centre};
     for (u32 first = 0; first < width; first += SUMMED * STRIP) {
         if (wide) {
             gradient_of_strips<true>(all, parts, rows, first, room);

@@ -178,6 +178,18 @@ kernels! {
         SIGMOID_F16 "sigmoid_f16" 256 "hHl"
         SIGMOID_GRADIENT_F16 "sigmoid_gradient_f16" 256 "hHl"
     }
+    SWIGLU_CU "swiglu.cu" ["exact.cuh", "math.cuh", "f32.cuh", "wide.cuh", "channels.cuh"] {
+        SWIGLU "swiglu_f32" 256 "fFluu"
+        SWIGLU_GRADIENT "swiglu_gradient_f32" 256 "ffFluu"
+    }
+    SWIGLU_BF16_CU "swiglu.cu" ["quick.cuh", "math.cuh", "bf16.cuh", "wide.cuh", "channels.cuh"] {
+        SWIGLU_BF16 "swiglu_bf16" 256 "hHluu"
+        SWIGLU_GRADIENT_BF16 "swiglu_gradient_bf16" 256 "hhHluu"
+    }
+    SWIGLU_F16_CU "swiglu.cu" ["quick.cuh", "math.cuh", "f16.cuh", "wide.cuh", "channels.cuh"] {
+        SWIGLU_F16 "swiglu_f16" 256 "hHluu"
+        SWIGLU_GRADIENT_F16 "swiglu_gradient_f16" 256 "hhHluu"
+    }
     BIAS_ACTIVATION_CU "bias_activation.cu" ["f32.cuh", "wide.cuh", "channels.cuh"] {
         BIAS_ACTIVATION "bias_activation_f32" 256 "fFluuu"
     }
@@ -228,6 +240,18 @@ kernels! {
     ROW_PRODUCTS_F16_CU "row_products.cu" ["sums.cuh", "f16.cuh", "wide.cuh", "each.cuh", "channels.cuh"] {
         SCALE_ROWS_F16 "scale_rows_f16" 256 "hhHluu"
         DOT_ROWS_F16 "dot_rows_f16" 256 "hhHuu"
+    }
+    ROTARY_CU "rotary.cu" ["f32.cuh"] {
+        ROTARY "rotary_f32" 256 "fFluuuuul"
+        ROTARY_GRADIENT "rotary_gradient_f32" 256 "fFluuuuul"
+    }
+    ROTARY_BF16_CU "rotary.cu" ["bf16.cuh"] {
+        ROTARY_BF16 "rotary_bf16" 256 "hHluuuuul"
+        ROTARY_GRADIENT_BF16 "rotary_gradient_bf16" 256 "hHluuuuul"
+    }
+    ROTARY_F16_CU "rotary.cu" ["f16.cuh"] {
+        ROTARY_F16 "rotary_f16" 256 "hHluuuuul"
+        ROTARY_GRADIENT_F16 "rotary_gradient_f16" 256 "hHluuuuul"
     }
     DROPOUT_CU "dropout.cu" ["f32.cuh", "wide.cuh"] {
         DROPOUT "dropout_f32" 256 "fFluuuuuur"
@@ -328,16 +352,16 @@ kernels! {
         SUM_PARTS "sum_parts" 256 "fFlul"
     }
     LAYER_NORM_CU "layer_norm.cu" ["sums.cuh", "f32.cuh", "wide.cuh", "strip.cuh"] {
-        LAYER_NORM "layer_norm_f32" 256 "fffFFuur"
-        LAYER_NORM_GRADIENT "layer_norm_gradient_f32" 512 "fffffFFuu"
+        LAYER_NORM "layer_norm_f32" 256 "fffFFuuur"
+        LAYER_NORM_GRADIENT "layer_norm_gradient_f32" 512 "fffffFFuuu"
     }
     LAYER_NORM_BF16_CU "layer_norm.cu" ["sums.cuh", "bf16.cuh", "wide.cuh", "strip.cuh"] {
-        LAYER_NORM_BF16 "layer_norm_bf16" 256 "hffHFuur"
-        LAYER_NORM_GRADIENT_BF16 "layer_norm_gradient_bf16" 512 "hffhhHFuu"
+        LAYER_NORM_BF16 "layer_norm_bf16" 256 "hffHFuuur"
+        LAYER_NORM_GRADIENT_BF16 "layer_norm_gradient_bf16" 512 "hffhhHFuuu"
     }
     LAYER_NORM_F16_CU "layer_norm.cu" ["sums.cuh", "f16.cuh", "wide.cuh", "strip.cuh"] {
-        LAYER_NORM_F16 "layer_norm_f16" 256 "hffHFuur"
-        LAYER_NORM_GRADIENT_F16 "layer_norm_gradient_f16" 512 "hffhhHFuu"
+        LAYER_NORM_F16 "layer_norm_f16" 256 "hffHFuuur"
+        LAYER_NORM_GRADIENT_F16 "layer_norm_gradient_f16" 512 "hffhhHFuuu"
     }
     BATCH_NORM_CU "batch_norm.cu" ["sums.cuh", "run.cuh", "f32.cuh", "wide.cuh", "channels.cuh"] {
         BATCH_NORM_PARTS "batch_norm_parts_f32" 256 "fDuuu"

@@ -33,6 +33,8 @@ const POINT_WISE: &[Check] = &[
     turning::turn_on_the_way,
 ];
 const ROWS: &[Check] = &[rows::copy_rows, rows::class_token, rows::scale_rows, rows::dot_rows];
+const GATES: &[Check] = &[gated::swiglu, gated::swiglu_gradient, gated::askew];
+const ROTARY: &[Check] = &[rotary::rotary, rotary::rotary_gradient];
 const RECURRENT: &[Check] =
     &[recurrent::lstm_cells, recurrent::gru_cells, recurrent::lstm_gradient, recurrent::gru_gradient];
 /// So many elements that a grid as large as any has several turns.
@@ -57,7 +59,14 @@ const SUMS: &[Check] = &[
     sums::all_finite,
     tree::sum_tree,
 ];
-const LAYER_NORM: &[Check] = &[norms::layer_norm, norms::layer_norm_gradient];
+const LAYER_NORM: &[Check] = &[
+    norms::layer_norm,
+    norms::layer_norm_gradient,
+    norms::layer_norm_without_bias,
+    norms::layer_norm_without_bias_gradient,
+    norms::rms_norm,
+    norms::rms_norm_gradient,
+];
 const BATCH_NORM: &[Check] = &[norms::batch_norm, norms::batch_norm_by, norms::batch_norm_gradient];
 const LOSSES: &[Check] = &[
     losses::cross_entropy,
@@ -133,6 +142,8 @@ const STORED_BF16: &[Check] = &[
     stored::pooling::<Bf16>,
     stored::embedding::<Bf16>,
     rows::of_halves::<Bf16>,
+    gated::of_halves::<Bf16>,
+    rotary::of_halves::<Bf16>,
     recurrent::of_halves::<Bf16>,
     stored::product_without_a_kernel::<Bf16>,
     stored::attention_without_a_kernel::<Bf16>,
@@ -172,6 +183,8 @@ const STORED_F16: &[Check] = &[
     stored::pooling::<F16>,
     stored::embedding::<F16>,
     rows::of_halves::<F16>,
+    gated::of_halves::<F16>,
+    rotary::of_halves::<F16>,
     recurrent::of_halves::<F16>,
     stored::product_without_a_kernel::<F16>,
     stored::attention_without_a_kernel::<F16>,
@@ -229,6 +242,8 @@ fn no_kernel_reads_beyond_its_memory() {
     stay_inside(&[
         POINT_WISE,
         ROWS,
+        GATES,
+        ROTARY,
         RECURRENT,
         LONG_LISTS,
         DROPOUT,
@@ -283,6 +298,16 @@ fn point_wise_operations_have_the_bits_of_the_cpu() {
 #[test]
 fn rows_are_copied_and_multiplied_as_on_the_cpu() {
     hold(ROWS);
+}
+
+#[test]
+fn gates_have_the_bits_of_the_cpu() {
+    hold(GATES);
+}
+
+#[test]
+fn rotary_positions_have_the_bits_of_the_cpu() {
+    hold(ROTARY);
 }
 
 #[test]
@@ -455,8 +480,8 @@ fn watch(checks: &[&[Check]]) {
 fn threads_meet_at_barriers_only_and_ask_for_whole_sectors() {
     if has_turn(5) {
         watch(&[
-            POINT_WISE, ROWS, RECURRENT, DROPOUT, UPDATES, SUMS, LAYER_NORM, BATCH_NORM, LOSSES, POOLING,
-            EMBEDDINGS,
+            POINT_WISE, ROWS, GATES, ROTARY, RECURRENT, DROPOUT, UPDATES, SUMS, LAYER_NORM, BATCH_NORM,
+            LOSSES, POOLING, EMBEDDINGS,
         ]);
         watch(&[PRODUCTS, CONVOLUTIONS, ATTENTION]);
     }

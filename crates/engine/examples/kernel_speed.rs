@@ -7,7 +7,7 @@
 use dtrain_engine::cpu::{Cpu, CpuOptions, Isa};
 use dtrain_engine::device::{
     Activation, Attended, AttentionShape, Conv3dShape, Device, Gelu, Mask, NormGradients, NormInputs,
-    Operands, Product, Rows, Strides, Write,
+    Operands, Product, RowNorm, Rows, Strides, Write,
 };
 
 /// CPU seconds of this thread so far.
@@ -136,18 +136,19 @@ fn others(cpu: &Cpu) {
     let (gain, mut saved) = (vec![1.0; 256], vec![0.0; 2048]);
     let (x, z) = (&x[..1 << 18], &mut z[..1 << 18]);
     let quarter = million / 4.0;
+    let norm = RowNorm::layer(rows, 1e-5);
     report(
         "layer norm (an element)",
         quarter,
-        seconds(|| cpu.layer_norm((rows, 1e-5), x, &gain, &gain, z, &mut saved)),
+        seconds(|| cpu.layer_norm(norm, x, &gain, Some(&gain), z, &mut saved)),
     );
     let (mut dgain, mut scratch) = (vec![0.0; 256], vec![0.0; cpu.layer_norm_scratch(rows)]);
     let mut dbias = dgain.clone();
     let call = || {
         cpu.layer_norm_gradient(
-            rows,
+            norm,
             NormInputs { x, gain: &gain, saved: &saved, dy: x },
-            NormGradients { dx: Some(z), dgain: &mut dgain, dbias: &mut dbias },
+            NormGradients { dx: Some(z), dgain: &mut dgain, dbias: Some(&mut dbias) },
             &mut scratch,
         );
     };

@@ -15,6 +15,9 @@ pub enum Description {
         outputs: usize,
         /// Whether it has a `bias`.
         bias: bool,
+        /// The layers that it is side by side, each with its own `weight` and `bias` under this name, and how many outputs it has; none
+        /// where it is one.
+        parts: Vec<(&'static str, usize)>,
         /// What is behind it.
         behind: Behind,
     },
@@ -69,6 +72,13 @@ pub enum Description {
         /// Added to the variance.
         epsilon: f32,
     },
+    /// RMS norm of the last dimension, then `weight`.
+    RmsNorm {
+        /// Its width.
+        width: usize,
+        /// Added to the mean of squares.
+        epsilon: f32,
+    },
     /// What is the same for each element.
     Pointwise(Behind),
     /// The dimensions of a sample as one.
@@ -85,6 +95,31 @@ pub enum Description {
         /// Rows of `places`.
         time: usize,
         /// Columns of both.
+        width: usize,
+    },
+    /// `weight[id]`.
+    Lookup {
+        /// Rows of `weight`.
+        vocabulary: usize,
+        /// Columns.
+        width: usize,
+    },
+    /// Rotary positions: heads of queries, then those of keys and of values, to as many heads of each.
+    Rotary {
+        /// Heads of queries.
+        heads: usize,
+        /// Heads of keys, and of values.
+        kv_heads: usize,
+        /// Width of one.
+        head: usize,
+        /// How many positions.
+        time: usize,
+        /// What the last plane of a head turns by is nearly the reciprocal of.
+        theta: f64,
+    },
+    /// `a sigmoid(a) b` of the halves of the last dimension.
+    SwiGlu {
+        /// Of its output.
         width: usize,
     },
     /// Self-attention over packed queries, keys and values, of heads side by side.

@@ -20,9 +20,9 @@ pub use convolution::{Conv2dShape, Conv3dShape, ConvShape};
 pub use losses::{CrossEntropy, LossSums, Outputs};
 pub use recurrent::{Cell, CellGradients, CellStep, CellsKept, GATES};
 pub use shapes::{
-    Activation, Affine, Attended, AttentionShape, BatchNormOutputs, ChannelNorm, Curve, Gelu, Leaf,
-    LinearShape, Mask, Matrices, Newest, NormGradients, NormInputs, Operands, Pool2d, Product, Rows, Strides,
-    Write,
+    Activation, Affine, Attended, AttentionShape, BatchNormOutputs, Centre, ChannelNorm, Curve, Gelu, Leaf,
+    LinearShape, Mask, Matrices, Newest, NormGradients, NormInputs, Operands, Pool2d, Product, RotaryShape,
+    RowNorm, Rows, Strides, Write,
 };
 pub use updates::{AdamW, Along, Lion, NORM_BLOCK, Sgd};
 
@@ -276,20 +276,20 @@ pub trait Device: Send + Sync + Sized + 'static {
         assert!(wire == Wire::F32, "this device does not round {len} elements");
     }
 
-    /// Layer norm over the width, with what is added to the variance; `saved: [rows, 2]` keeps mean and reciprocal deviation.
+    /// Layer norm or RMS norm over the width; `saved: [rows, 2]` keeps what was taken off and the reciprocal deviation.
     fn layer_norm(
         &self,
-        of: (Rows, f32),
+        norm: RowNorm,
         x: Self::Ref<'_>,
         gain: Self::Ref<'_>,
-        bias: Self::Ref<'_>,
+        bias: Option<Self::Ref<'_>>,
         y: Self::Mut<'_>,
         saved: Self::Mut<'_>,
     );
-    /// Gradients of layer norm. `scratch` has [`Device::layer_norm_scratch`] elements.
+    /// Its gradients. `scratch` has [`Device::layer_norm_scratch`] elements.
     fn layer_norm_gradient(
         &self,
-        shape: Rows,
+        norm: RowNorm,
         inputs: NormInputs<Self::Ref<'_>>,
         gradients: NormGradients<Self::Mut<'_>>,
         scratch: Self::Mut<'_>,
@@ -298,7 +298,7 @@ pub trait Device: Send + Sync + Sized + 'static {
     /// are f32; else of a sum that is rounded once.
     fn layer_norm_gradient_plus(
         &self,
-        shape: Rows,
+        norm: RowNorm,
         inputs: NormInputs<Self::Ref<'_>>,
         outer: Self::Ref<'_>,
         gradients: NormGradients<Self::Mut<'_>>,
@@ -306,13 +306,13 @@ pub trait Device: Send + Sync + Sized + 'static {
     ) {
         let NormGradients { dx, mut dgain, mut dbias } = gradients;
         let mut dx = dx.expect("a gradient that something is added to");
-        let (len, width) = (Self::len_mut(&dx), shape.width);
+        let (len, width) = (Self::len_mut(&dx), norm.rows.width);
         let own = NormGradients {
             dx: Some(Self::part_mut(&mut dx, 0..len)),
             dgain: Self::part_mut(&mut dgain, 0..width),
-            dbias: Self::part_mut(&mut dbias, 0..width),
+            dbias: dbias.as_mut().map(|dbias| Self::part_mut(dbias, 0..width)),
         };
-        self.layer_norm_gradient(shape, inputs, own, scratch);
+        self.layer_norm_gradient(norm, inputs, own, scratch);
         self.add_to(outer, dx);
     }
     /// Elements of scratch that the gradient of layer norm needs. A function of the shape alone.
@@ -371,6 +371,14 @@ pub trait Device: Send + Sync + Sized + 'static {
     fn sigmoid(&self, x: Self::Ref<'_>, y: Self::Mut<'_>);
     /// `d = d y (1 - y)`, in place.
     fn sigmoid_gradient(&self, y: Self::Ref<'_>, d: Self::Mut<'_>);
+    /// `y[r, i] = a sigmoid(a) b`, of `a = x[r, i]` and `b = x[r, width + i]`: the gated half of rows twice as wide.
+    fn swiglu(&self, shape: Rows, x: Self::Ref<'_>, y: Self::Mut<'_>);
+    /// `dx: [rows, 2 width]` of it.
+    fn swiglu_gradient(&self, shape: Rows, x: Self::Ref<'_>, dy: Self::Ref<'_>, dx: Self::Mut<'_>);
+    /// Rotary positions, and keys and values for each head; see [`RotaryShape`].
+    fn rotary(&self, shape: &RotaryShape, x: Self::Ref<'_>, y: Self::Mut<'_>);
+    /// `dx` of it: turned back, and the heads of a group added in order.
+    fn rotary_gradient(&self, shape: &RotaryShape, dy: Self::Ref<'_>, dx: Self::Mut<'_>);
     /// `y[r, i] = x[r, i] by[r]`.
     fn scale_rows(&self, shape: Rows, x: Self::Ref<'_>, by: Self::Ref<'_>, y: Self::Mut<'_>);
     /// `y[r] = sum over i of a[r, i] b[r, i]`.

@@ -10,7 +10,8 @@ use crate::error::EngineError;
 use crate::loss::Loss;
 use crate::model::Model;
 use crate::models::{
-    CnnOptions, EncoderOptions, GptOptions, MlpOptions, PoolPlace, cnn, cnn3d, gpt, gpt2, mlp, peer, vit,
+    CnnOptions, EncoderOptions, GptOptions, LlamaOptions, MlpOptions, PoolPlace, cnn, cnn3d, gpt, gpt2,
+    llama, mlp, peer, vit,
 };
 use crate::muon::Muon;
 use crate::optimizer::{Optimizer, Rule};
@@ -35,7 +36,7 @@ pub(crate) struct Trial<D: Device> {
 }
 
 /// All of them.
-pub(crate) fn trials<D: Device>() -> Result<[Trial<D>; 7], EngineError> {
+pub(crate) fn trials<D: Device>() -> Result<[Trial<D>; 8], EngineError> {
     let cross_entropy =
         Loss::CrossEntropy { label_smoothing: 0.1, class_weights: Vec::new(), ignore_index: None };
     let images = CnnOptions {
@@ -47,6 +48,17 @@ pub(crate) fn trials<D: Device>() -> Result<[Trial<D>; 7], EngineError> {
     };
     let text =
         GptOptions { vocabulary: CLASSES, context: TIME, layers: 1, width: 16, heads: 2, dropout: 0.1 };
+    // Two heads of queries share one of keys and values.
+    let family = LlamaOptions {
+        vocabulary: CLASSES,
+        layers: 1,
+        width: 16,
+        heads: 4,
+        kv_heads: 2,
+        feed_forward: 24,
+        tied: true,
+        ..LlamaOptions::default()
+    };
     let patches = EncoderOptions { layers: 1, width: 16, heads: 2, dropout: 0.1 };
     // Recurrent layers of both kinds, and behind them a block that multiplies: each value by a number, and by what one decides of all.
     let sequences = Chain::new()
@@ -101,6 +113,12 @@ pub(crate) fn trials<D: Device>() -> Result<[Trial<D>; 7], EngineError> {
         Trial {
             stages: sequences,
             input: Shape::values(ROWS, &[2, TIME]),
+            loss: cross_entropy.clone(),
+            rule: Rule::adamw(),
+        },
+        Trial {
+            stages: llama(&family)?,
+            input: Shape::Tokens { rows: ROWS, time: TIME },
             loss: cross_entropy,
             rule: Rule::adamw(),
         },

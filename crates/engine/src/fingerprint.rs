@@ -9,7 +9,8 @@ use crate::cpu::{Cpu, KERNEL_REVISION};
 use crate::device::{
     Activation, AdamW, Affine, Attended, AttentionShape, BatchNormOutputs, Cell, CellGradients, CellStep,
     CellsKept, ChannelNorm, Conv2dShape, Conv3dShape, CrossEntropy, Device, GATES, Gelu, LinearShape,
-    LossSums, Mask, NormGradients, NormInputs, Operands, Outputs, Pool2d, Product, Rows, Sgd, Strides, Write,
+    LossSums, Mask, NormGradients, NormInputs, Operands, Outputs, Pool2d, Product, RotaryShape, RowNorm,
+    Rows, Sgd, Strides, Write,
 };
 use dtrain_types::{Digest, Fingerprint, Key, MicroBatch, Seed, Site, Step};
 
@@ -27,6 +28,7 @@ pub fn fingerprint(cpu: &Cpu) -> Fingerprint {
     test.sequences();
     test.losses();
     test.updates();
+    test.llama();
     Fingerprint {
         isa: cpu.isa().to_string(),
         self_test: Digest(*test.hash.finalize().as_bytes()),
@@ -182,19 +184,19 @@ impl SelfTest<'_> {
 
     fn norms(&mut self) {
         let (rows, width) = (70, 37);
-        let shape = Rows { rows, width };
+        let norm = RowNorm::layer(Rows { rows, width }, 1e-5);
         let (x, dy) = (self.numbers(rows * width), self.numbers(rows * width));
         let (gain, bias) = (self.numbers(width), self.numbers(width));
         let mut saved = vec![0.0; 2 * rows];
-        self.output(x.len(), |cpu, y| cpu.layer_norm((shape, 1e-5), &x, &gain, &bias, y, &mut saved));
-        let mut scratch = vec![f32::NAN; self.cpu.layer_norm_scratch(shape)];
+        self.output(x.len(), |cpu, y| cpu.layer_norm(norm, &x, &gain, Some(&bias), y, &mut saved));
+        let mut scratch = vec![f32::NAN; self.cpu.layer_norm_scratch(norm.rows)];
         let (mut dgain, mut dbias) = (vec![0.0; width], vec![0.0; width]);
         self.output(x.len(), |cpu, dx| {
             let dx = Some(dx);
             cpu.layer_norm_gradient(
-                shape,
+                norm,
                 NormInputs { x: &x, gain: &gain, saved: &saved, dy: &dy },
-                NormGradients { dx, dgain: &mut dgain, dbias: &mut dbias },
+                NormGradients { dx, dgain: &mut dgain, dbias: Some(&mut dbias) },
                 &mut scratch,
             );
         });
@@ -216,7 +218,7 @@ impl SelfTest<'_> {
             cpu.batch_norm_gradient(
                 shape,
                 NormInputs { x: &x, gain, saved: &saved, dy: &dy },
-                NormGradients { dx: Some(dx), dgain: &mut dgain, dbias: &mut dbias },
+                NormGradients { dx: Some(dx), dgain: &mut dgain, dbias: Some(&mut dbias) },
             );
         });
         let running: Vec<f32> = sums.iter().map(|v| v.abs()).collect();
@@ -273,6 +275,32 @@ impl SelfTest<'_> {
             });
             self.take(&dstates);
         }
+    }
+
+    /// What only models of Llama's family use.
+    fn llama(&mut self) {
+        let norm = RowNorm::rms(Rows { rows: 70, width: 37 }, 1e-5);
+        let (x, dy, gain) = (self.numbers(70 * 37), self.numbers(70 * 37), self.numbers(37));
+        let mut saved = vec![0.0; 140];
+        self.output(x.len(), |cpu, y| cpu.layer_norm(norm, &x, &gain, None, y, &mut saved));
+        let mut scratch = vec![f32::NAN; self.cpu.layer_norm_scratch(norm.rows)];
+        let mut dgain = vec![0.0; 37];
+        self.output(x.len(), |cpu, dx| {
+            let inputs = NormInputs { x: &x[..], gain: &gain, saved: &saved, dy: &dy };
+            let gradients = NormGradients { dx: Some(dx), dgain: &mut dgain[..], dbias: None };
+            cpu.layer_norm_gradient(norm, inputs, gradients, &mut scratch);
+        });
+        [&saved, &dgain].into_iter().for_each(|out| self.take(out));
+
+        let shape = Rows { rows: 70, width: 18 };
+        self.output(70 * 18, |cpu, y| cpu.swiglu(shape, &x[..70 * 36], y));
+        self.output(70 * 36, |cpu, dx| cpu.swiglu_gradient(shape, &x[..70 * 36], &dy[..70 * 18], dx));
+
+        let rate = RotaryShape::rate(10_000.0, 6);
+        let shape = RotaryShape { batch: 2, time: 5, first: 1_000, heads: 6, kv_heads: 2, head: 6, rate };
+        let (packed, spread) = (shape.rows() * shape.packed(), shape.rows() * shape.spread());
+        self.output(spread, |cpu, y| cpu.rotary(&shape, &x[..packed], y));
+        self.output(packed, |cpu, dx| cpu.rotary_gradient(&shape, &dy[..spread], dx));
     }
 
     fn losses(&mut self) {

@@ -111,13 +111,13 @@ fn is_embedding(layout: &Layout, tensor: &Tensor) -> bool {
     of_stage || tensor.name.split('.').any(named)
 }
 
-/// The last matrix, if nothing but its bias follows.
+/// The last matrix, if nothing but its bias follows, and no norm.
 fn output_layer(layout: &Layout) -> Option<&Tensor> {
     let all: Vec<&Tensor> = parameters(layout).collect();
     let last = all.iter().rposition(|tensor| is_matrix(tensor))?;
     let is_alone = match &all[last + 1..] {
         [] => true,
-        [bias] => bias.shape == all[last].shape[..1],
+        [bias] => bias.name.ends_with("bias") && bias.shape == all[last].shape[..1],
         _ => false,
     };
     is_alone.then_some(all[last])
@@ -181,6 +181,10 @@ mod tests {
         ];
         // Its head is its table: no output layer of its own follows.
         assert_eq!(names(&layout(&hugging)), ["h.0.attn.weight"]);
+        // Nor is what a norm without a bias follows, however long that is.
+        let llama =
+            [("embed_tokens.weight", &[50, 8][..]), ("down_proj.weight", &[8, 20]), ("norm.weight", &[8])];
+        assert_eq!(names(&layout(&llama)), ["down_proj.weight"]);
         let mut own = layout(&[("tokens", &[50, 8]), ("up.weight", &[8, 8]), ("head.weight", &[50, 8])]);
         let (name, parameters) = (String::new(), 0..400);
         own.stages.push(StageSlice { name, kind: "embedding", parameters, stats: 0..0 });

@@ -330,14 +330,15 @@ fn large_outputs(cpu: &Cpu) -> Vec<Vec<u32>> {
     let shape = Rows { rows: 2700, width: 100 };
     let (x, dy, gain) = (numbers(6, 270_000), numbers(7, 270_000), numbers(8, 100));
     let (mut y, mut saved) = (poison(270_000), poison(5400));
-    cpu.layer_norm((shape, 1e-5), &x, &gain, &gain, &mut y, &mut saved);
+    let norm = RowNorm::layer(shape, 1e-5);
+    cpu.layer_norm(norm, &x, &gain, Some(&gain), &mut y, &mut saved);
     let (mut dx, mut sums, mut dgain, mut dbias) = (poison(270_000), poison(100), poison(100), poison(100));
     let mut scratch = poison(cpu.layer_norm_scratch(shape));
     let d = Some(&mut dx[..]);
     cpu.layer_norm_gradient(
-        shape,
+        norm,
         NormInputs { x: &x, gain: &gain, saved: &saved, dy: &dy },
-        NormGradients { dx: d, dgain: &mut dgain, dbias: &mut dbias },
+        NormGradients { dx: d, dgain: &mut dgain, dbias: Some(&mut dbias) },
         &mut scratch,
     );
     cpu.column_sums(shape, &x, &mut sums);

@@ -8,8 +8,8 @@ use counting::Counting;
 use dtrain_engine::cpu::{Cpu, CpuOptions};
 use dtrain_engine::device::Cell;
 use dtrain_engine::models::{
-    CnnOptions, EncoderOptions, GptOptions, MlpOptions, RecurrentOptions, ResNetOptions, Stem, cnn, gpt,
-    gpt2, mlp, peer, recurrent, resnet, vit,
+    CnnOptions, EncoderOptions, GptOptions, LlamaOptions, MlpOptions, RecurrentOptions, ResNetOptions, Stem,
+    cnn, gpt, gpt2, llama, mlp, peer, recurrent, resnet, vit,
 };
 use dtrain_engine::stage::Shape;
 use dtrain_engine::stages::Chain;
@@ -99,6 +99,8 @@ fn no_step_after_the_third_allocates_on_any_thread() {
             GptOptions { vocabulary: 16, context: 24, layers: 2, width: 64, heads: 4, dropout: 0.1 };
         let language = || gpt(&options).expect("the options make sense");
         let tied = || gpt2(&options).expect("the options make sense");
+        let of_llama = LlamaOptions { vocabulary: 16, width: 64, kv_heads: 2, ..LlamaOptions::default() };
+        let grouped = || llama(&of_llama).expect("the options make sense");
         let text = Shape::Tokens { rows: ROWS, time: 24 };
         let lion = Rule::Lion { betas: [0.9, 0.99], weight_decay: 0.1 };
         let options = ResNetOptions { depth: 18, width: 8, stem: Stem::Small };
@@ -116,7 +118,8 @@ fn no_step_after_the_third_allocates_on_any_thread() {
                 allocations(&plain, Shape::values(ROWS, &[1, 28, 28]), [threads, steps], Rule::adamw()),
             ),
             ("gpt", allocations(&language, text.clone(), [threads, steps], Rule::adamw())),
-            ("gpt2", allocations(&tied, text, [threads, steps], Rule::Muon(Muon::default()))),
+            ("gpt2", allocations(&tied, text.clone(), [threads, steps], Rule::Muon(Muon::default()))),
+            ("llama", allocations(&grouped, text, [threads, steps], Rule::adamw())),
             // Of one thread: products of these are so small that another's workspace may be used for the first time at any step.
             ("resnet", allocations(&residual, Shape::values(ROWS, &[3, 8, 8]), [1, 5], lion)),
             ("vit", allocations(&patches, Shape::values(ROWS, &[3, 8, 8]), [1, 5], Rule::adamw())),

@@ -13,7 +13,8 @@ use crate::operations::{
 use dtrain_engine::device::{
     Activation, AdamW, Affine, Along, Attended, AttentionShape, BatchNormOutputs, CellGradients, CellStep,
     CellsKept, ChannelNorm, Conv3dShape, CrossEntropy, Curve, Device, Gelu, Leaf, LinearShape, Lion,
-    LossSums, Matrices, NormGradients, NormInputs, Operands, Outputs, Pool2d, Product, Rows, Sgd, Write,
+    LossSums, Matrices, NormGradients, NormInputs, Operands, Outputs, Pool2d, Product, RotaryShape, RowNorm,
+    Rows, Sgd, Write,
 };
 use dtrain_types::Key;
 use std::ops::Range;
@@ -397,35 +398,36 @@ impl Device for CudaDevice {
 
     fn layer_norm(
         &self,
-        of: (Rows, f32),
+        norm: RowNorm,
         x: Ref<'_>,
         gain: Ref<'_>,
-        bias: Ref<'_>,
+        bias: Option<Ref<'_>>,
         y: Mut<'_>,
         saved: Mut<'_>,
     ) {
-        kernels::layer_norm(self.stream(), of, x, gain.floats(), bias.floats(), y, saved.floats());
+        let bias = bias.map(Values::floats);
+        kernels::layer_norm(self.stream(), norm, x, gain.floats(), bias, y, saved.floats());
     }
 
     fn layer_norm_gradient(
         &self,
-        shape: Rows,
+        norm: RowNorm,
         inputs: NormInputs<Ref<'_>>,
         gradients: NormGradients<Mut<'_>>,
         scratch: Mut<'_>,
     ) {
-        kernels::layer_norm_gradient(self.stream(), shape, inputs, None, gradients, scratch.floats());
+        kernels::layer_norm_gradient(self.stream(), norm, inputs, None, gradients, scratch.floats());
     }
 
     fn layer_norm_gradient_plus(
         &self,
-        shape: Rows,
+        norm: RowNorm,
         inputs: NormInputs<Ref<'_>>,
         outer: Ref<'_>,
         gradients: NormGradients<Mut<'_>>,
         scratch: Mut<'_>,
     ) {
-        kernels::layer_norm_gradient(self.stream(), shape, inputs, Some(outer), gradients, scratch.floats());
+        kernels::layer_norm_gradient(self.stream(), norm, inputs, Some(outer), gradients, scratch.floats());
     }
 
     fn layer_norm_scratch(&self, shape: Rows) -> usize {
@@ -521,6 +523,22 @@ impl Device for CudaDevice {
 
     fn sigmoid_gradient(&self, y: Ref<'_>, d: Mut<'_>) {
         kernels::sigmoid_gradient(self.stream(), y, d);
+    }
+
+    fn swiglu(&self, shape: Rows, x: Ref<'_>, y: Mut<'_>) {
+        kernels::swiglu(self.stream(), shape, x, y);
+    }
+
+    fn swiglu_gradient(&self, shape: Rows, x: Ref<'_>, dy: Ref<'_>, dx: Mut<'_>) {
+        kernels::swiglu_gradient(self.stream(), shape, x, dy, dx);
+    }
+
+    fn rotary(&self, shape: &RotaryShape, x: Ref<'_>, y: Mut<'_>) {
+        kernels::rotary(self.stream(), shape, x, y);
+    }
+
+    fn rotary_gradient(&self, shape: &RotaryShape, dy: Ref<'_>, dx: Mut<'_>) {
+        kernels::rotary_gradient(self.stream(), shape, dy, dx);
     }
 
     fn scale_rows(&self, shape: Rows, x: Ref<'_>, by: Ref<'_>, y: Mut<'_>) {

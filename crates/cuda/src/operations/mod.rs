@@ -12,6 +12,7 @@ mod conv;
 mod elementwise;
 mod embedding;
 mod fallback;
+mod gated;
 mod losses;
 mod norms;
 mod orthogonal;
@@ -20,6 +21,7 @@ mod product;
 mod product_half;
 mod ranges;
 mod recurrent;
+mod rotary;
 mod rows;
 mod settle;
 mod sums;
@@ -43,6 +45,7 @@ pub use fallback::{
     attention_exact, attention_exact_gradient, attention_exact_gradient_scratch, attention_exact_scratch,
     product_exact, product_exact_scratch,
 };
+pub use gated::{swiglu, swiglu_gradient};
 pub use losses::{
     CrossEntropy, LossRows, LossTotals, arg_max, cross_entropy, mixed_cross_entropy, squared_error,
 };
@@ -59,6 +62,7 @@ pub use product_half::{
     product_half_scratch,
 };
 pub use recurrent::{recurrent_cells, recurrent_gradient};
+pub use rotary::{rotary, rotary_gradient};
 pub use rows::{class_token, copy_rows, dot_rows, scale_rows};
 pub use settle::{FOUND, LOSS, NUMBERS, Rule, Scalar, StepLosses, settle, weigh};
 pub use sums::{

@@ -1,4 +1,4 @@
-//! Layer norm and batch norm.
+//! Layer norm, RMS norm and batch norm.
 //!
 //! This file does not know running statistics beyond reading them.
 
@@ -8,28 +8,38 @@ use crate::kernels;
 use crate::launch::{Argument, KernelLaunch, Queue};
 use crate::memory::SliceMut;
 use crate::values::{nothing, nowhere};
-use dtrain_engine::device::{Affine, BatchNormOutputs, ChannelNorm, NormGradients, NormInputs, Rows};
+use dtrain_engine::device::{
+    Affine, BatchNormOutputs, Centre, ChannelNorm, NormGradients, NormInputs, RowNorm, Rows,
+};
 
 /// Rows of a block of `layer_norm`: a warp each.
 const ROWS: usize = 8;
 /// Rows of a block of `layer_norm_gradient`.
 const PARTS: usize = 64;
 
-/// Layer norm over the width, with what is added to the variance; `saved: [rows, 2]` keeps mean and reciprocal deviation.
+/// What `layer_norm.cu` calls it.
+fn code(centre: Centre) -> u32 {
+    match centre {
+        Centre::Zero => 0,
+        Centre::Mean => 1,
+    }
+}
+
+/// Layer norm or RMS norm over the width; `saved: [rows, 2]` keeps what was taken off and the reciprocal deviation.
 pub fn layer_norm<'x, 'y>(
     queue: &impl Queue,
-    (shape, epsilon): (Rows, f32),
+    norm: RowNorm,
     x: impl Into<Values<'x>>,
     gain: Floats<'_>,
-    bias: Floats<'_>,
+    bias: Option<Floats<'_>>,
     y: impl Into<ValuesMut<'y>>,
     mut saved: FloatsMut<'_>,
 ) {
-    let (Rows { rows, width }, x, mut y) = (shape, x.into(), y.into());
+    let (Rows { rows, width }, x, mut y) = (norm.rows, x.into(), y.into());
     same("x", x.len(), rows * width);
     same("y", y.len(), rows * width);
     same("gain", gain.len(), width);
-    same("bias", bias.len(), width);
+    same("bias", bias.map_or(width, |bias| bias.len()), width);
     same("saved", saved.len(), rows * 2);
     if x.len() > 0 {
         let [rows_, width] = [rows, width].map(|n| size(n).into());
@@ -41,7 +51,8 @@ pub fn layer_norm<'x, 'y>(
             (&mut saved).into(),
             rows_,
             width,
-            epsilon.into(),
+            code(norm.centre).into(),
+            norm.epsilon.into(),
         ];
         let storage = alike(x.storage(), &[y.storage()]);
         let kernel = storage.of([&kernels::LAYER_NORM, &kernels::LAYER_NORM_BF16, &kernels::LAYER_NORM_F16]);
@@ -75,15 +86,15 @@ pub struct NormResults<'a> {
     pub dx: Option<ValuesMut<'a>>,
     /// Of the factors.
     pub dgain: FloatsMut<'a>,
-    /// Of what is added.
-    pub dbias: FloatsMut<'a>,
+    /// Of what is added, if anything is.
+    pub dbias: Option<FloatsMut<'a>>,
 }
 
 impl<'a, M: Into<ValuesMut<'a>>> From<NormGradients<M>> for NormResults<'a> {
     fn from(gradients: NormGradients<M>) -> Self {
         let NormGradients { dx, dgain, dbias } = gradients;
-        let [dgain, dbias] = [dgain, dbias].map(|sums| sums.into().floats());
-        Self { dx: dx.map(M::into), dgain, dbias }
+        let floats = |sums: M| sums.into().floats();
+        Self { dx: dx.map(M::into), dgain: floats(dgain), dbias: dbias.map(floats) }
     }
 }
 
@@ -99,9 +110,11 @@ impl NormOperands<'_> {
 }
 
 /// The gradients of gain and bias where there is not one element.
-fn zeros(queue: &impl Queue, dgain: FloatsMut<'_>, dbias: FloatsMut<'_>) {
+fn zeros(queue: &impl Queue, dgain: FloatsMut<'_>, dbias: Option<FloatsMut<'_>>) {
     super::fill(queue, dgain, 0.0);
-    super::fill(queue, dbias, 0.0);
+    if let Some(dbias) = dbias {
+        super::fill(queue, dbias, 0.0);
+    }
 }
 
 /// Elements that [`layer_norm_gradient`] needs for partial sums.
@@ -110,23 +123,23 @@ pub fn layer_norm_scratch(shape: Rows) -> usize {
     shape.rows.div_ceil(PARTS) * 2 * shape.width
 }
 
-/// Gradients of layer norm; `dx` with `outer` added, where there is one.
+/// Gradients of layer norm or RMS norm; `dx` with `outer` added, where there is one.
 pub fn layer_norm_gradient<'x>(
     queue: &impl Queue,
-    shape: Rows,
+    norm: RowNorm,
     inputs: impl Into<NormOperands<'x>>,
     outer: Option<Values<'_>>,
     gradients: impl Into<NormResults<'x>>,
     mut scratch: FloatsMut<'_>,
 ) {
-    let Rows { rows, width } = shape;
+    let Rows { rows, width } = norm.rows;
     let (inputs, NormResults { dx, dgain, dbias }) = (inputs.into(), gradients.into());
     inputs.same([rows * width, width, 2 * rows]);
     let NormOperands { x, gain, saved, dy } = inputs;
     same("dgain", dgain.len(), width);
-    same("dbias", dbias.len(), width);
+    same("dbias", dbias.as_ref().map_or(width, FloatsMut::len), width);
     same("outer", outer.map_or(x.len(), Values::len), x.len());
-    room("scratch", scratch.len(), layer_norm_scratch(shape));
+    room("scratch", scratch.len(), layer_norm_scratch(norm.rows));
     if x.len() == 0 {
         return zeros(queue, dgain, dbias);
     }
@@ -150,6 +163,7 @@ pub fn layer_norm_gradient<'x>(
         (&mut scratch.part(0..runs * 2 * width)).into(),
         size(rows).into(),
         size(width).into(),
+        code(norm.centre).into(),
     ];
     let kernel = storage.of([
         &kernels::LAYER_NORM_GRADIENT,
@@ -158,6 +172,7 @@ pub fn layer_norm_gradient<'x>(
     ]);
     queue.launch(&KernelLaunch::new(kernel, runs, arguments));
     let parts = Parts { len: width, count: runs, pitch: 2 * width };
+    let Some(dbias) = dbias else { return sum_parts(queue, &parts, scratch.read(), dgain) };
     match dgain.join(dbias) {
         Ok(both) => sum_parts(queue, &Parts { len: 2 * width, ..parts }, scratch.read(), both),
         Err((dgain, dbias)) => {
@@ -257,6 +272,8 @@ pub fn batch_norm_by<'x, 'y>(
 }
 
 /// Gradients of batch norm by the micro-batch's statistics.
+///
+/// *Panics* where nobody wants that of the bias.
 pub fn batch_norm_gradient<'x>(
     queue: &impl Queue,
     shape: ChannelNorm,
@@ -265,7 +282,8 @@ pub fn batch_norm_gradient<'x>(
     mut scratch: SliceMut<'_, f64>,
 ) {
     let channels = shape.channels;
-    let (inputs, NormResults { dx, mut dgain, mut dbias }) = (inputs.into(), gradients.into());
+    let (inputs, NormResults { dx, mut dgain, dbias }) = (inputs.into(), gradients.into());
+    let mut dbias = dbias.expect("a batch norm has a bias");
     same("dgain", dgain.len(), channels);
     same("dbias", dbias.len(), channels);
     inputs.same([shape.images * channels * shape.area, channels, 2 * channels]);
@@ -273,7 +291,7 @@ pub fn batch_norm_gradient<'x>(
     let storage = alike(x.storage(), &[dy.storage()]);
     room("scratch", scratch.len(), batch_norm_scratch(shape));
     if x.len() == 0 {
-        return zeros(queue, dgain, dbias);
+        return zeros(queue, dgain, Some(dbias));
     }
     let [images, channels_, area] = [shape.images, channels, shape.area].map(|n| size(n).into());
     let arguments = [x.into(), saved.into(), dy.into(), (&mut scratch).into(), images, channels_, area];

@@ -41,7 +41,9 @@ pub(super) fn sum_parts(queue: &impl Queue, shape: &Parts, parts: Floats<'_>, mu
         (shape.pitch as u64).into(),
     ];
     let lanes = if shape.count < LANES.0 { 1 } else { LANES.1 };
-    queue.launch(&KernelLaunch::over(&kernels::SUM_PARTS, shape.len * lanes, arguments));
+    let launch = KernelLaunch::over(&kernels::SUM_PARTS, shape.len * lanes, arguments);
+    // What lies between the parts is not read.
+    queue.launch(&launch.moves((shape.count + 1) * shape.len * size_of::<f32>()));
 }
 
 /// Elements that [`column_sums`] needs for partial sums.

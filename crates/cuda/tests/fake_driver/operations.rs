@@ -7,8 +7,8 @@ use crate::support::{Fake, device};
 use dtrain_engine::device::{
     Activation, AdamW, Affine, Along, Attended, AttentionShape, BatchNormOutputs, Cell, CellGradients,
     CellStep, CellsKept, ChannelNorm, Conv3dShape, CrossEntropy, Curve, Device, Gelu, Leaf, LinearShape,
-    Lion, LossSums, Mask, Matrices, NormGradients, NormInputs, Operands, Outputs, Pool2d, Product, Rows, Sgd,
-    Strides, Write,
+    Lion, LossSums, Mask, Matrices, NormGradients, NormInputs, Operands, Outputs, Pool2d, Product,
+    RotaryShape, RowNorm, Rows, Sgd, Strides, Write,
 };
 use dtrain_types::{Key, MicroBatch, Seed, Site, Step, Wire};
 
@@ -108,10 +108,10 @@ fn in_passing<R: Rig>(r: &R, to: &mut Results) {
     let (mut dgain, mut dbias) = (r.empty(20), r.empty(20));
     let mut scratch = r.empty(d.layer_norm_scratch(rows));
     d.layer_norm_gradient_plus(
-        rows,
+        RowNorm::layer(rows, 1e-5),
         NormInputs { x: r.r(&plus), gain: r.r(&gain), saved: r.r(&saved), dy: r.r(&dy) },
         r.r(&y),
-        NormGradients { dx: Some(r.w(&mut dx)), dgain: r.w(&mut dgain), dbias: r.w(&mut dbias) },
+        NormGradients { dx: Some(r.w(&mut dx)), dgain: r.w(&mut dgain), dbias: Some(r.w(&mut dbias)) },
         r.w(&mut scratch),
     );
     to.push(("layer_norm_gradient_plus", [r.get(&dx), r.get(&dgain), r.get(&dbias)].concat()));
@@ -179,18 +179,19 @@ fn pooling<R: Rig>(r: &R, to: &mut Results) {
 
 fn layer_norm<R: Rig>(r: &R, to: &mut Results) {
     let (d, shape) = (r.device(), Rows { rows: 70, width: 40 });
+    let norm = RowNorm::layer(shape, 1e-5);
     let (x, dy) = (r.put(&numbers(1, 2800)), r.put(&numbers(2, 2800)));
     let (gain, bias) = (r.put(&numbers(3, 40)), r.put(&numbers(4, 40)));
     let (mut y, mut saved, mut dx) = (r.empty(2800), r.empty(140), r.empty(2800));
     let (mut dgain, mut dbias, mut scratch) =
         (r.empty(40), r.empty(40), r.empty(d.layer_norm_scratch(shape)));
-    d.layer_norm((shape, 1e-5), r.r(&x), r.r(&gain), r.r(&bias), r.w(&mut y), r.w(&mut saved));
+    d.layer_norm(norm, r.r(&x), r.r(&gain), Some(r.r(&bias)), r.w(&mut y), r.w(&mut saved));
     let (x, gain, saved_) = (r.r(&x), r.r(&gain), r.r(&saved));
     let (dgain_, dbias_) = (r.w(&mut dgain), r.w(&mut dbias));
     d.layer_norm_gradient(
-        shape,
+        norm,
         NormInputs { x, gain, saved: saved_, dy: r.r(&dy) },
-        NormGradients { dx: Some(r.w(&mut dx)), dgain: dgain_, dbias: dbias_ },
+        NormGradients { dx: Some(r.w(&mut dx)), dgain: dgain_, dbias: Some(dbias_) },
         r.w(&mut scratch),
     );
     to.extend([
@@ -199,6 +200,36 @@ fn layer_norm<R: Rig>(r: &R, to: &mut Results) {
         ("layer_norm_gradient", r.get(&dx)),
     ]);
     to.extend([("of the gain", r.get(&dgain)), ("of the bias", r.get(&dbias))]);
+}
+
+/// What Llama's family has beside: RMS norm, rotary positions and a gate.
+fn llama<R: Rig>(r: &R, to: &mut Results) {
+    let (d, shape) = (r.device(), Rows { rows: 70, width: 40 });
+    let norm = RowNorm::rms(shape, 1e-5);
+    let (x, dy, gain) = (r.put(&numbers(1, 2800)), r.put(&numbers(2, 2800)), r.put(&numbers(3, 40)));
+    let (mut y, mut saved, mut dx) = (r.empty(2800), r.empty(140), r.empty(2800));
+    let (mut dgain, mut scratch) = (r.empty(40), r.empty(d.layer_norm_scratch(shape)));
+    d.layer_norm(norm, r.r(&x), r.r(&gain), None, r.w(&mut y), r.w(&mut saved));
+    to.extend([("rms norm", r.get(&y)), ("its statistics", r.get(&saved))]);
+    let inputs = || NormInputs { x: r.r(&x), gain: r.r(&gain), saved: r.r(&saved), dy: r.r(&dy) };
+    let gradients = NormGradients { dx: Some(r.w(&mut dx)), dgain: r.w(&mut dgain), dbias: None };
+    d.layer_norm_gradient(norm, inputs(), gradients, r.w(&mut scratch));
+    to.extend([("its gradient", r.get(&dx)), ("of its gain", r.get(&dgain))]);
+    let gradients = NormGradients { dx: Some(r.w(&mut dx)), dgain: r.w(&mut dgain), dbias: None };
+    d.layer_norm_gradient_plus(norm, inputs(), r.r(&y), gradients, r.w(&mut scratch));
+    to.extend([("its gradient and another", r.get(&dx)), ("of its gain", r.get(&dgain))]);
+    let halves = Rows { rows: 70, width: 20 };
+    let (mut gated, mut d_gated) = (r.empty(1400), r.empty(2800));
+    d.swiglu(halves, r.r(&x), r.w(&mut gated));
+    d.swiglu_gradient(halves, r.r(&x), r.r(&gated), r.w(&mut d_gated));
+    to.extend([("swiglu", r.get(&gated)), ("swiglu_gradient", r.get(&d_gated))]);
+    let rate = RotaryShape::rate(1e4, 10);
+    let places = RotaryShape { batch: 2, time: 7, first: 3, heads: 6, kv_heads: 2, head: 10, rate };
+    let (packed, spread) = (r.put(&numbers(4, 14 * 100)), r.put(&numbers(5, 14 * 180)));
+    let (mut turned, mut back) = (r.empty(14 * 180), r.empty(14 * 100));
+    d.rotary(&places, r.r(&packed), r.w(&mut turned));
+    d.rotary_gradient(&places, r.r(&spread), r.w(&mut back));
+    to.extend([("rotary", r.get(&turned)), ("rotary_gradient", r.get(&back))]);
 }
 
 fn batch_norm<R: Rig>(r: &R, to: &mut Results) {
@@ -222,7 +253,7 @@ fn batch_norm<R: Rig>(r: &R, to: &mut Results) {
     d.batch_norm_gradient(
         shape,
         NormInputs { x: r.r(&x), gain: r.r(&gain), saved: r.r(&saved), dy: r.r(&dy) },
-        NormGradients { dx: Some(r.w(&mut dx)), dgain: dgain_, dbias: dbias_ },
+        NormGradients { dx: Some(r.w(&mut dx)), dgain: dgain_, dbias: Some(dbias_) },
     );
     to.extend([("batch_norm_gradient", r.get(&dx)), ("gain", r.get(&dgain)), ("bias", r.get(&dbias))]);
 }
@@ -391,6 +422,7 @@ pub fn all<R: Rig>(rig: &R) -> Results {
         convolutions,
         pooling,
         layer_norm,
+        llama,
         batch_norm,
         embeddings_and_attention,
         rows,

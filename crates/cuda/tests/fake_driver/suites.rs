@@ -40,6 +40,7 @@ fn point_wise_operations_and_updates_do_the_same_through_the_driver() {
         halves::<Bf16>,
         halves::<F16>,
     ]);
+    hold(&[gated::swiglu, gated::swiglu_gradient, rotary::rotary, rotary::rotary_gradient]);
     hold(&[update::adamw, update::lion, update::sgd, update::blend]);
 }
 
@@ -47,6 +48,8 @@ fn point_wise_operations_and_updates_do_the_same_through_the_driver() {
 fn sums_norms_and_losses_do_the_same_through_the_driver() {
     hold(&[sums::column_sums, sums::sum_of_squares, sums::all_finite, tree::sum_tree]);
     hold(&[norms::layer_norm, norms::layer_norm_gradient]);
+    hold(&[norms::layer_norm_without_bias, norms::layer_norm_without_bias_gradient]);
+    hold(&[norms::rms_norm, norms::rms_norm_gradient]);
     hold(&[norms::batch_norm, norms::batch_norm_by, norms::batch_norm_gradient]);
     hold(&[losses::cross_entropy, losses::broken_rows, losses::squared_error, losses::arg_max]);
 }
@@ -80,6 +83,7 @@ fn operations_over_halves_do_the_same_through_the_driver() {
     hold(&[layer_norm::<Bf16>, batch_norm::<Bf16>, losses::<Bf16>, pooling::<Bf16>, embedding::<Bf16>]);
     hold(&[rows_apart::<Bf16>, product_without_a_kernel::<Bf16>, attention_without_a_kernel::<Bf16>]);
     hold(&[conv2d::<Bf16>, conv2d_input_gradient::<Bf16>, conv2d_weight_gradient::<Bf16>, conv3d::<Bf16>]);
+    hold(&[gated::of_halves::<Bf16>, rotary::of_halves::<Bf16>]);
     // The other kind goes the same way to other kernels, which `kernels.rs` tries.
     hold(&[point_wise::<F16>, conv2d::<F16>]);
 }

@@ -100,6 +100,8 @@ files! {
     a_wrong_gelu_is_noticed: "gelu.cu",
     a_wrong_step_to_orthogonality_is_noticed: "orthogonal.cu",
     a_wrong_sigmoid_is_noticed: "sigmoid.cu",
+    a_wrong_gate_is_noticed: "swiglu.cu",
+    a_wrong_rotary_position_is_noticed: "rotary.cu",
     a_wrong_row_is_noticed: "rows.cu",
     a_wrong_product_of_rows_is_noticed: "row_products.cu",
     a_wrong_recurrent_cell_is_noticed: "recurrent.cu",

@@ -46,6 +46,7 @@ fn point_wise_operations_hold() {
         halves::<Bf16>,
         halves::<F16>,
     ]);
+    hold(&[gated::swiglu, gated::swiglu_gradient, rotary::rotary, rotary::rotary_gradient]);
 }
 
 #[test]
@@ -64,6 +65,8 @@ fn updates_and_sums_hold() {
 #[test]
 fn norms_hold() {
     hold(&[norms::layer_norm, norms::layer_norm_gradient]);
+    hold(&[norms::layer_norm_without_bias, norms::layer_norm_without_bias_gradient]);
+    hold(&[norms::rms_norm, norms::rms_norm_gradient]);
     hold(&[norms::batch_norm, norms::batch_norm_by, norms::batch_norm_gradient]);
 }
 
@@ -104,11 +107,13 @@ fn operations_over_halves_hold() {
     use stored::*;
     hold(&[point_wise::<Bf16>, updates::<Bf16>, sums::<Bf16>, gradient_and_sums::<Bf16>]);
     hold(&[layer_norm::<Bf16>, batch_norm::<Bf16>, losses::<Bf16>, pooling::<Bf16>, embedding::<Bf16>]);
+    hold(&[gated::of_halves::<Bf16>, rotary::of_halves::<Bf16>]);
     hold(&[rows_apart::<Bf16>, product_without_a_kernel::<Bf16>, attention_without_a_kernel::<Bf16>]);
     hold(&[conv2d::<Bf16>, conv2d_input_gradient::<Bf16>, conv2d_weight_gradient::<Bf16>]);
     hold(&[conv3d::<Bf16>, conv3d_input_gradient::<Bf16>, conv3d_weight_gradient::<Bf16>]);
     hold(&[point_wise::<F16>, updates::<F16>, sums::<F16>, gradient_and_sums::<F16>]);
     hold(&[layer_norm::<F16>, batch_norm::<F16>, losses::<F16>, pooling::<F16>, embedding::<F16>]);
+    hold(&[gated::of_halves::<F16>, rotary::of_halves::<F16>]);
     hold(&[rows_apart::<F16>, product_without_a_kernel::<F16>, attention_without_a_kernel::<F16>]);
     hold(&[conv2d::<F16>, conv2d_input_gradient::<F16>, conv2d_weight_gradient::<F16>]);
     hold(&[conv3d::<F16>, conv3d_input_gradient::<F16>, conv3d_weight_gradient::<F16>]);

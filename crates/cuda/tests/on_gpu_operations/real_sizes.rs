@@ -6,7 +6,8 @@ use crate::stand_in::{Extent, cpu, ids, numbers};
 use crate::support::{Fake, device, extent};
 use dtrain_engine::device::{
     Activation, Attended, AttentionShape, Conv3dShape, CrossEntropy, Device, Gelu, LinearShape, Mask,
-    NormGradients, NormInputs, Operands, Outputs, Pool2d, Product, Rows, Strides, Write,
+    NormGradients, NormInputs, Operands, Outputs, Pool2d, Product, RotaryShape, RowNorm, Rows, Strides,
+    Write,
 };
 
 /// A size of the workloads; on the fake GPU an eighth of it.
@@ -130,14 +131,14 @@ pub fn beside_attention<R: Rig>(r: &R, to: &mut Results) {
     let (gain, bias) = (r.put(&numbers(3, width)), r.put(&numbers(4, width)));
     let (mut statistics, mut dx) = (r.empty(2 * rows), r.empty(out));
     let (mut dgain, mut dbias) = (r.empty(width), r.empty(width));
-    let mut scratch = r.empty(d.layer_norm_scratch(shape));
-    d.layer_norm((shape, 1e-5), r.r(&dy), r.r(&gain), r.r(&bias), r.w(&mut y), r.w(&mut statistics));
+    let (mut scratch, norm) = (r.empty(d.layer_norm_scratch(shape)), RowNorm::layer(shape, 1e-5));
+    d.layer_norm(norm, r.r(&dy), r.r(&gain), Some(r.r(&bias)), r.w(&mut y), r.w(&mut statistics));
     let (statistics, dgain_, dbias_) = (r.r(&statistics), r.w(&mut dgain), r.w(&mut dbias));
     let (x, gain, dy, dx_) = (r.r(&dy), r.r(&gain), r.r(&y), Some(r.w(&mut dx)));
     d.layer_norm_gradient(
-        shape,
+        norm,
         NormInputs { x, gain, saved: statistics, dy },
-        NormGradients { dx: dx_, dgain: dgain_, dbias: dbias_ },
+        NormGradients { dx: dx_, dgain: dgain_, dbias: Some(dbias_) },
         r.w(&mut scratch),
     );
     to.extend([("layer norm", r.get(&y)), ("its gradient", r.get(&dx))]);
@@ -157,6 +158,29 @@ pub fn beside_attention<R: Rig>(r: &R, to: &mut Results) {
     to.push(("the norm", vec![d.sum_of_squares(r.r(&gradient), 1.0) as f32]));
 }
 
+/// What a block of Llama does beside: with a head of keys for four of queries, and a gate of the width of TinyLlama.
+pub fn beside_attention_of_llama<R: Rig>(r: &R, to: &mut Results) {
+    let (d, batch, time) = (r.device(), size(4), size(512));
+    let (rows, head) = (batch * time, 64);
+    let rate = RotaryShape::rate(1e4, head);
+    let places = RotaryShape { batch, time, first: 0, heads: 8, kv_heads: 2, head, rate };
+    let (packed, spread) = (rows * places.packed(), rows * places.spread());
+    let (x, dy) = (r.put_activations(&numbers(1, packed)), r.put_activations(&numbers(2, spread)));
+    let (mut y, mut dx) = (r.empty_activations(spread), r.empty_activations(packed));
+    d.rotary(&places, r.ra(&x, packed), r.wa(&mut y, spread));
+    d.rotary_gradient(&places, r.ra(&dy, spread), r.wa(&mut dx, packed));
+    to.push(("rotary", r.get_activations(&y, spread)));
+    to.push(("its gradient", r.get_activations(&dx, packed)));
+    let shape = Rows { rows, width: size(5632) };
+    let out = rows * shape.width;
+    let (x, dy) = (r.put_activations(&numbers(3, 2 * out)), r.put_activations(&numbers(4, out)));
+    let (mut y, mut dx) = (r.empty_activations(out), r.empty_activations(2 * out));
+    d.swiglu(shape, r.ra(&x, 2 * out), r.wa(&mut y, out));
+    d.swiglu_gradient(shape, r.ra(&x, 2 * out), r.ra(&dy, out), r.wa(&mut dx, 2 * out));
+    to.push(("swiglu", r.get_activations(&y, out)));
+    to.push(("its gradient", r.get_activations(&dx, 2 * out)));
+}
+
 pub fn all<R: Rig>(rig: &R) -> Results {
     let mut results = Results::new();
     layer(rig, &mut results);
@@ -165,6 +189,7 @@ pub fn all<R: Rig>(rig: &R) -> Results {
     attention(rig, &mut results);
     attention_to_all(rig, &mut results);
     beside_attention(rig, &mut results);
+    beside_attention_of_llama(rig, &mut results);
     results
 }
 

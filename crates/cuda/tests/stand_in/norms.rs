@@ -1,83 +1,127 @@
-//! Checks of layer norm and batch norm.
+//! Checks of layer norm, RMS norm and batch norm.
 
 use super::{Buffer, Extent, StandIn, cpu, numbers, orders};
 use dtrain_cuda::operations;
-use dtrain_engine::device::{Affine, BatchNormOutputs, ChannelNorm, Device, NormGradients, NormInputs, Rows};
+use dtrain_engine::device::{
+    Affine, BatchNormOutputs, ChannelNorm, Device, NormGradients, NormInputs, RowNorm, Rows,
+};
 
 /// Rows and width: some rows are longer than what a thread keeps of them, and there are many runs of rows.
 const ROWS: [(usize, usize); 10] =
     [(1, 3), (130, 33), (7, 256), (5, 1000), (3, 1289), (2, 2056), (2050, 8), (70, 520), (65, 64), (70, 37)];
 
-fn saved_of(shape: Rows, x: &[f32]) -> Vec<f32> {
-    let (mut y, mut saved) = (vec![0.0; x.len()], vec![0.0; 2 * shape.rows]);
-    let (gain, bias) = (vec![1.0; shape.width], vec![0.0; shape.width]);
-    cpu().layer_norm((shape, 1e-5), x, &gain, &bias, &mut y, &mut saved);
+fn saved_of(norm: RowNorm, x: &[f32]) -> Vec<f32> {
+    let (mut y, mut saved) = (vec![0.0; x.len()], vec![0.0; 2 * norm.rows.rows]);
+    cpu().layer_norm(norm, x, &vec![1.0; norm.rows.width], None, &mut y, &mut saved);
     saved
 }
 
+/// Whether there is a bias.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Bias {
+    Given,
+    Absent,
+}
+
 pub fn layer_norm(q: &StandIn, extent: Extent) {
+    normalise(q, extent, RowNorm::layer, Bias::Given);
+}
+
+pub fn layer_norm_without_bias(q: &StandIn, extent: Extent) {
+    normalise(q, extent, RowNorm::layer, Bias::Absent);
+}
+
+pub fn rms_norm(q: &StandIn, extent: Extent) {
+    normalise(q, extent, RowNorm::rms, Bias::Absent);
+}
+
+fn normalise(q: &StandIn, extent: Extent, kind: fn(Rows, f32) -> RowNorm, with: Bias) {
     for &(rows, width) in extent.of(1, &ROWS) {
-        let shape = Rows { rows, width };
-        let (x, gain, bias) = (numbers(1, rows * width), numbers(2, width), numbers(3, width));
+        let norm = kind(Rows { rows, width }, 1e-5);
+        let what = format!("{:?} norm", norm.centre);
+        // Their mean is none that vanishes.
+        let x: Vec<f32> = numbers(1, rows * width).iter().map(|v| v + 0.25).collect();
+        let (gain, bias) = (numbers(2, width), numbers(3, width));
         let [x_, gain_, bias_] =
             [("x", &x), ("gain", &gain), ("bias", &bias)].map(|(name, x)| Buffer::of(q, name, x));
         let (y, saved) = (Buffer::empty(q, "y", rows * width), Buffer::empty(q, "saved", 2 * rows));
+        let is_given = with == Bias::Given;
         operations::layer_norm(
             q,
-            (shape, 1e-5),
+            norm,
             x_.read(),
             gain_.read(),
-            bias_.read(),
+            is_given.then(|| bias_.read()),
             y.write(),
             saved.write(),
         );
-        let mut wanted = vec![0.0; x.len()];
-        cpu().layer_norm((shape, 1e-5), &x, &gain, &bias, &mut wanted, &mut vec![0.0; 2 * rows]);
-        y.is_near("layer_norm", &wanted);
-        y.has_bits("layer_norm", &orders::layer_norm(shape, &x, &gain, &bias));
-        saved.is_near("layer_norm", &saved_of(shape, &x));
+        let (mut wanted, bias) = (vec![0.0; x.len()], is_given.then_some(&bias[..]));
+        cpu().layer_norm(norm, &x, &gain, bias, &mut wanted, &mut vec![0.0; 2 * rows]);
+        y.is_near(&what, &wanted);
+        y.has_bits(&what, &orders::layer_norm(norm, &x, &gain, bias));
+        saved.is_near(&what, &saved_of(norm, &x));
     }
 }
 
 pub fn layer_norm_gradient(q: &StandIn, extent: Extent) {
+    gradient(q, extent, RowNorm::layer, Bias::Given);
+}
+
+pub fn layer_norm_without_bias_gradient(q: &StandIn, extent: Extent) {
+    gradient(q, extent, RowNorm::layer, Bias::Absent);
+}
+
+pub fn rms_norm_gradient(q: &StandIn, extent: Extent) {
+    gradient(q, extent, RowNorm::rms, Bias::Absent);
+}
+
+fn gradient(q: &StandIn, extent: Extent, kind: fn(Rows, f32) -> RowNorm, with: Bias) {
     for &(rows, width) in extent.of(1, &ROWS) {
-        let shape = Rows { rows, width };
+        let norm = kind(Rows { rows, width }, 1e-5);
+        let what = format!("gradient of {:?} norm", norm.centre);
         let (x, gain, dy) = (numbers(1, rows * width), numbers(2, width), numbers(4, rows * width));
-        let saved = saved_of(shape, &x);
+        let saved = saved_of(norm, &x);
         let [x_, gain_, dy_, saved_] = [("x", &x), ("gain", &gain), ("dy", &dy), ("saved", &saved)]
             .map(|(name, x)| Buffer::of(q, name, x));
         let (mut dx, mut dgain, mut dbias) = (vec![0.0; x.len()], vec![0.0; width], vec![0.0; width]);
-        let mut room = vec![0.0; cpu().layer_norm_scratch(shape)];
+        let mut room = vec![0.0; cpu().layer_norm_scratch(norm.rows)];
+        let wants_dbias = with == Bias::Given;
         cpu().layer_norm_gradient(
-            shape,
+            norm,
             NormInputs { x: &x, gain: &gain, saved: &saved, dy: &dy },
-            NormGradients { dx: Some(&mut dx), dgain: &mut dgain, dbias: &mut dbias },
+            NormGradients {
+                dx: Some(&mut dx),
+                dgain: &mut dgain,
+                dbias: wants_dbias.then_some(&mut dbias[..]),
+            },
             &mut room,
         );
         for with_dx in [true, false] {
             let out = Buffer::empty(q, "dx", rows * width);
             let (out_gain, out_bias) = (Buffer::empty(q, "dgain", width), Buffer::empty(q, "dbias", width));
-            let scratch = Buffer::empty(q, "scratch", operations::layer_norm_scratch(shape));
+            let scratch = Buffer::empty(q, "scratch", operations::layer_norm_scratch(norm.rows));
             operations::layer_norm_gradient(
                 q,
-                shape,
+                norm,
                 NormInputs { x: x_.read(), gain: gain_.read(), saved: saved_.read(), dy: dy_.read() },
                 None,
                 NormGradients {
                     dx: with_dx.then(|| out.write()),
                     dgain: out_gain.write(),
-                    dbias: out_bias.write(),
+                    dbias: wants_dbias.then(|| out_bias.write()),
                 },
                 scratch.write(),
             );
             if with_dx {
-                out.is_near("layer_norm_gradient", &dx);
+                out.is_near(&what, &dx);
             }
-            out_gain.is_near("layer_norm_gradient", &dgain);
-            out_bias.is_near("layer_norm_gradient", &dbias);
-            let [gains, biases] = orders::layer_norm_sums(shape, &x, &saved, &dy);
-            out_gain.has_bits("layer_norm_gradient", &gains);
-            out_bias.has_bits("layer_norm_gradient", &biases);
+            let [gains, biases] = orders::layer_norm_sums(norm.rows, &x, &saved, &dy);
+            out_gain.is_near(&what, &dgain);
+            out_gain.has_bits(&what, &gains);
+            if wants_dbias {
+                out_bias.is_near(&what, &dbias);
+                out_bias.has_bits(&what, &biases);
+            }
         }
     }
 }
@@ -178,7 +222,7 @@ pub fn batch_norm_gradient(q: &StandIn, extent: Extent) {
         cpu().batch_norm_gradient(
             shape,
             NormInputs { x: &x, gain: &gain, saved: &saved, dy: &dy },
-            NormGradients { dx: Some(&mut dx), dgain: &mut dgain, dbias: &mut dbias },
+            NormGradients { dx: Some(&mut dx), dgain: &mut dgain, dbias: Some(&mut dbias) },
         );
         let [x_, gain_, saved_, dy_] = [("x", &x), ("gain", &gain), ("saved", &saved), ("dy", &dy)]
             .map(|(name, x)| Buffer::of(q, name, x));
@@ -193,7 +237,7 @@ pub fn batch_norm_gradient(q: &StandIn, extent: Extent) {
                 NormGradients {
                     dx: with_dx.then(|| out.write()),
                     dgain: out_gain.write(),
-                    dbias: out_bias.write(),
+                    dbias: Some(out_bias.write()),
                 },
                 scratch.write(),
             );

@@ -1,7 +1,7 @@
 //! The orders of sums as the kernels' top comments state them, once more and plainly: a sum has these very bits.
 
 use super::conv::volume;
-use dtrain_engine::device::{Conv3dShape, Rows};
+use dtrain_engine::device::{Centre, Conv3dShape, RowNorm, Rows};
 use std::ops::Add;
 
 /// The sum of a warp's lanes: pairs 16, 8, 4, 2, 1 apart.
@@ -69,20 +69,22 @@ pub fn plane_sums([channels, area]: [usize; 2], x: &[f32]) -> Vec<f32> {
 }
 
 /// `layer_norm`: 32 lanes a row, eight elements at a time, the variance in a second pass.
-pub fn layer_norm(shape: Rows, x: &[f32], gain: &[f32], bias: &[f32]) -> Vec<f32> {
-    let width = shape.width as f32;
+pub fn layer_norm(norm: RowNorm, x: &[f32], gain: &[f32], bias: Option<&[f32]>) -> Vec<f32> {
+    let width = norm.rows.width as f32;
     let row = |x: &[f32]| {
-        let mean = across_warp(in_wide_lanes(32, x.iter().copied())) / width;
+        let mean = match norm.centre {
+            Centre::Mean => across_warp(in_wide_lanes(32, x.iter().copied())) / width,
+            Centre::Zero => 0.0,
+        };
         let variance = across_warp(in_wide_lanes(32, x.iter().map(|v| (v - mean) * (v - mean)))) / width;
-        let factor = 1.0 / (variance + 1e-5).sqrt();
-        let y = x
-            .iter()
-            .zip(gain)
-            .zip(bias)
-            .map(move |((v, gain), bias)| ((v - mean) * factor).mul_add(*gain, *bias));
+        let factor = 1.0 / (variance + norm.epsilon).sqrt();
+        let y = x.iter().zip(gain).enumerate().map(move |(i, (v, gain))| {
+            let hat = (v - mean) * factor;
+            bias.map_or(hat * gain, |bias| hat.mul_add(*gain, bias[i]))
+        });
         y.collect::<Vec<f32>>()
     };
-    x.chunks(shape.width).flat_map(row).collect()
+    x.chunks(norm.rows.width).flat_map(row).collect()
 }
 
 /// `layer_norm_parts`, then `sum_parts`: runs of 64 rows, sixteen lanes each; `dgain`, then `dbias`.

@@ -7,7 +7,7 @@ use dtrain_cuda::operations::{self, Half};
 use dtrain_cuda::{Values, ValuesMut};
 use dtrain_engine::device::{
     Activation, Attended, AttentionShape, Conv3dShape, LinearShape, Mask, NormGradients, NormInputs,
-    Operands, Rows,
+    Operands, RowNorm, Rows,
 };
 
 /// Rows that are stacked.
@@ -48,26 +48,18 @@ pub fn rows_are_the_same_alone(q: &StandIn) {
         y.now()
     });
     alone(q, "layer norm and its gradient", MANY, &numbers(4, MANY * width), |rows, x| {
-        let shape = Rows { rows, width };
+        let norm = RowNorm::layer(Rows { rows, width }, 1e-5);
         let x = Buffer::of(q, "x", x);
         let [y, dx, saved] = [rows * width, rows * width, 2 * rows].map(|len| Buffer::empty(q, "out", len));
         let [dgain, dbias, scratch] =
-            [width, width, operations::layer_norm_scratch(shape)].map(|len| Buffer::empty(q, "out", len));
-        operations::layer_norm(
-            q,
-            (shape, 1e-5),
-            x.read(),
-            bias_.read(),
-            bias_.read(),
-            y.write(),
-            saved.write(),
-        );
+            [width, width, operations::layer_norm_scratch(norm.rows)].map(|len| Buffer::empty(q, "out", len));
+        operations::layer_norm(q, norm, x.read(), bias_.read(), Some(bias_.read()), y.write(), saved.write());
         operations::layer_norm_gradient(
             q,
-            shape,
+            norm,
             NormInputs { x: x.read(), gain: bias_.read(), saved: saved.read(), dy: y.read() },
             None,
-            NormGradients { dx: Some(dx.write()), dgain: dgain.write(), dbias: dbias.write() },
+            NormGradients { dx: Some(dx.write()), dgain: dgain.write(), dbias: Some(dbias.write()) },
             scratch.write(),
         );
         dx.now()

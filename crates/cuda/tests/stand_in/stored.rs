@@ -16,8 +16,8 @@ use dtrain_cuda::operations::{
 use dtrain_cuda::{SliceMut, Values, ValuesMut};
 use dtrain_engine::device::{
     Activation, AdamW, Affine, Along, Attended, AttentionShape, BatchNormOutputs, ChannelNorm, Curve, Device,
-    Gelu, LinearShape, Lion, Mask, NormGradients, NormInputs, Operands, Outputs, Pool2d, Product, Rows, Sgd,
-    Strides, Write,
+    Gelu, LinearShape, Lion, Mask, NormGradients, NormInputs, Operands, Outputs, Pool2d, Product, RowNorm,
+    Rows, Sgd, Strides, Write,
 };
 use dtrain_types::{Key, MicroBatch, Seed, Site, Step};
 
@@ -323,28 +323,33 @@ pub fn gradient_and_sums<K: Kind>(q: &StandIn, extent: Extent) {
 pub fn layer_norm<K: Kind>(q: &StandIn, extent: Extent) {
     for &(rows, width) in extent.of(1, &[(1, 1), (9, 33), (70, 768), (3, 1033), (2, 1296), (130, 40)]) {
         let (shape, len) = (Rows { rows, width }, rows * width);
+        let (norm, rms) = (RowNorm::layer(shape, 1e-5), RowNorm::rms(shape, 1e-5));
         let (gain, bias) = (numbers(21, width), numbers(22, width));
         let (gain, bias) = (Buffer::of(q, "gain", &gain), Buffer::of(q, "bias", &bias));
-        both::<K, 1, 1>(q, "layer_norm", [len], [len], |[x], [y]| {
-            let saved = Buffer::empty(q, "saved", 2 * rows);
-            operations::layer_norm(q, (shape, 1e-5), x, gain.read(), bias.read(), y, saved.write());
-            vec![saved.now()]
-        });
+        for (norm, bias) in [(norm, Some(&bias)), (rms, None)] {
+            both::<K, 1, 1>(q, "layer_norm", [len], [len], |[x], [y]| {
+                let (saved, bias) = (Buffer::empty(q, "saved", 2 * rows), bias.map(Buffer::read));
+                operations::layer_norm(q, norm, x, gain.read(), bias, y, saved.write());
+                vec![saved.now()]
+            });
+        }
         let saved: Vec<f32> = numbers(23, 2 * rows).iter().map(|v| v + 1.5).collect();
         let saved = Buffer::of(q, "saved", &saved);
-        for (wants_dx, has_outer) in [(true, false), (true, true), (false, false)] {
+        for (norm, wants_dx, has_outer) in
+            [(norm, true, false), (norm, true, true), (norm, false, false), (rms, true, true)]
+        {
             both::<K, 3, 1>(q, "layer_norm_gradient", [len; 3], [len], |[x, dy, outer], [mut dx]| {
                 let (dgain, dbias) = (Buffer::empty(q, "dgain", width), Buffer::empty(q, "dbias", width));
                 let scratch = Buffer::empty(q, "scratch", operations::layer_norm_scratch(shape));
                 operations::layer_norm_gradient(
                     q,
-                    shape,
+                    norm,
                     NormInputs { x, gain: gain.read().into(), saved: saved.read().into(), dy },
                     has_outer.then_some(outer),
                     NormGradients {
                         dx: wants_dx.then(|| dx.part(0..len)),
                         dgain: dgain.write().into(),
-                        dbias: dbias.write().into(),
+                        dbias: Some(dbias.write().into()),
                     },
                     scratch.write(),
                 );
@@ -381,7 +386,11 @@ pub fn batch_norm<K: Kind>(q: &StandIn, extent: Extent) {
                 q,
                 shape,
                 NormInputs { x, gain: gain.read().into(), saved, dy },
-                NormGradients { dx: Some(dx), dgain: dgain.write().into(), dbias: dbias.write().into() },
+                NormGradients {
+                    dx: Some(dx),
+                    dgain: dgain.write().into(),
+                    dbias: Some(dbias.write().into()),
+                },
                 room().write(),
             );
             vec![dgain.now(), dbias.now()]

@@ -44,6 +44,33 @@ on_every_isa! {
 }
 
 on_every_isa! {
+    /// `y = a sigmoid(a) b` of some rows, whose first half is `a` and whose second is `b`.
+    pub(super) fn swiglu(width: usize, x: &[f32], y: &mut [f32]) {
+        for (y, x) in y.chunks_exact_mut(width).zip(x.chunks_exact(2 * width)) {
+            let (gates, x) = x.split_at(width);
+            for ((y, &gate), &x) in y.iter_mut().zip(gates).zip(x) {
+                *y = gate * math::sigmoid(gate) * x;
+            }
+        }
+    }
+}
+
+on_every_isa! {
+    /// Its gradients: `da = dy b s (1 + a (1 - s))`, `db = dy a s`, `s = sigmoid(a)`.
+    pub(super) fn swiglu_gradient(width: usize, x: &[f32], dy: &[f32], dx: &mut [f32]) {
+        let rows = dx.chunks_exact_mut(2 * width).zip(x.chunks_exact(2 * width)).zip(dy.chunks_exact(width));
+        for ((dx, x), dy) in rows {
+            let ((gates, x), (dgates, dx)) = (x.split_at(width), dx.split_at_mut(width));
+            for ((((dgate, dx), &gate), &x), &dy) in dgates.iter_mut().zip(dx).zip(gates).zip(x).zip(dy) {
+                let s = math::sigmoid(gate);
+                *dgate = dy * x * (s * gate.mul_add(1.0 - s, 1.0));
+                *dx = dy * (gate * s);
+            }
+        }
+    }
+}
+
+on_every_isa! {
     /// `y = a x + b y`, or `a x` where `b` is 0.
     pub(super) fn combine(by: [f32; 2], x: &[f32], y: &mut [f32]) {
         let [a, b] = by;

@@ -19,6 +19,7 @@ mod pool;
 mod pooling;
 mod product;
 mod recurrent;
+mod rotary;
 mod update;
 
 use crate::device::{ChannelNorm, Conv3dShape, NORM_BLOCK, Pool2d};

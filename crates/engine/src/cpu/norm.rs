@@ -1,4 +1,4 @@
-//! Layer norm and batch norm.
+//! Layer norm, RMS norm and batch norm.
 //!
 //! Means and variances are taken in two passes, the second around the mean, each in sixteen lanes.
 //!
@@ -6,27 +6,36 @@
 
 use super::isa::on_every_isa;
 use super::math::{sum, sum2};
-use crate::device::ChannelNorm;
+use crate::device::{Centre, ChannelNorm, RowNorm, Rows};
 
 /// Rows that one task takes; gradients of gain and bias are summed within a block, then blocks in order.
 pub(super) const ROW_BLOCK: usize = 64;
 
 on_every_isa! {
-    /// Layer norm of some rows; `saved` gets mean and reciprocal deviation of each.
+    /// Layer norm or RMS norm of some rows; `bias` may be empty; `saved` gets what was taken off and the reciprocal deviation of each.
     pub(super) fn layer_norm(
-        of: (usize, f32),
+        norm: RowNorm,
         x: &[f32],
         gain: &[f32],
         bias: &[f32],
         y: &mut [f32],
         saved: &mut [f32],
     ) {
-        let (width, epsilon) = of;
+        let RowNorm { rows: Rows { width, .. }, centre, epsilon } = norm;
         for ((x, y), saved) in x.chunks_exact(width).zip(y.chunks_exact_mut(width)).zip(saved.as_chunks_mut::<2>().0) {
-            let mean = sum(x, |v| v) / width as f32;
+            let mean = match centre {
+                Centre::Mean => sum(x, |v| v) / width as f32,
+                Centre::Zero => 0.0,
+            };
             let variance = sum(x, |v| (v - mean) * (v - mean)) / width as f32;
             let factor = 1.0 / (variance + epsilon).sqrt();
             *saved = [mean, factor];
+            if bias.is_empty() {
+                for ((y, &x), &gain) in y.iter_mut().zip(x).zip(gain) {
+                    *y = (x - mean) * factor * gain;
+                }
+                continue;
+            }
             for (((y, &x), &gain), &bias) in y.iter_mut().zip(x).zip(gain).zip(bias) {
                 *y = ((x - mean) * factor).mul_add(gain, bias);
             }
@@ -35,9 +44,9 @@ on_every_isa! {
 }
 
 on_every_isa! {
-    /// Gradients of layer norm over one block of rows: `sums` gets `dgain`, then `dbias` of the block.
+    /// Its gradients over one block of rows: `sums` gets `dgain`, then `dbias` of the block.
     pub(super) fn layer_norm_gradient(
-        width: usize,
+        norm: RowNorm,
         x: &[f32],
         gain: &[f32],
         saved: &[f32],
@@ -46,6 +55,7 @@ on_every_isa! {
         sums: &mut [f32],
     ) {
         sums.fill(0.0);
+        let width = norm.rows.width;
         let (dgain, dbias) = sums.split_at_mut(width);
         for (row, saved) in saved.as_chunks::<2>().0.iter().enumerate() {
             let (x, dy) = (&x[row * width..][..width], &dy[row * width..][..width]);
@@ -57,12 +67,16 @@ on_every_isa! {
             if dx.is_empty() {
                 continue;
             }
-            // dx = factor (d - mean(d) - xhat mean(d xhat)), d = dy gain; dx holds d until both means are known.
+            // dx = factor (d - mean(d) - xhat mean(d xhat)), d = dy gain; dx holds d until both means are known. Where no mean was taken off,
+            // its gradient is not either.
             let dx = &mut dx[row * width..][..width];
             for ((dx, &dy), &gain) in dx.iter_mut().zip(dy).zip(gain) {
                 *dx = dy * gain;
             }
-            let along = sum(dx, |d| d) / width as f32;
+            let along = match norm.centre {
+                Centre::Mean => sum(dx, |d| d) / width as f32,
+                Centre::Zero => 0.0,
+            };
             let across = sum2(dx, x, |d, x| d * ((x - mean) * factor)) / width as f32;
             for (dx, &x) in dx.iter_mut().zip(x) {
                 *dx = (*dx - along - (x - mean) * factor * across) * factor;
@@ -72,7 +86,7 @@ on_every_isa! {
 }
 
 on_every_isa! {
-    /// Adds up the sums of all blocks, in order; no block gives zeros.
+    /// Adds up the sums of all blocks, in order; no block gives zeros. Nobody wants `dbias` where it is empty.
     pub(super) fn add_parts(parts: &[f32], dgain: &mut [f32], dbias: &mut [f32]) {
         let width = dgain.len();
         for (at, part) in parts.chunks_exact(2 * width).enumerate() {

@@ -5,13 +5,13 @@
 use super::pool::Cut;
 use super::{
     Cpu, attention, conv, conv_lengths, decode, elementwise, embedding, group, loss, norm, pool_areas,
-    pooling, product, recurrent, same, update,
+    pooling, product, recurrent, rotary, same, update,
 };
 use crate::device::{
     Activation, AdamW, Affine, Along, Attended, AttentionShape, BatchNormOutputs, Cell, CellGradients,
     CellStep, CellsKept, ChannelNorm, Conv3dShape, CrossEntropy, Device, GATES, Gelu, Leaf, LinearShape,
-    Lion, LossSums, Matrices, Newest, NormGradients, NormInputs, Operands, Outputs, Pool2d, Product, Rows,
-    Sgd, Strides, Write,
+    Lion, LossSums, Matrices, Newest, NormGradients, NormInputs, Operands, Outputs, Pool2d, Product,
+    RotaryShape, RowNorm, Rows, Sgd, Strides, Write,
 };
 use dtrain_types::{Key, Wire};
 use std::ops::Range;
@@ -272,35 +272,36 @@ impl Device for Cpu {
 
     fn layer_norm(
         &self,
-        (shape, epsilon): (Rows, f32),
+        norm: RowNorm,
         x: &[f32],
         gain: &[f32],
-        bias: &[f32],
+        bias: Option<&[f32]>,
         y: &mut [f32],
         saved: &mut [f32],
     ) {
-        let Rows { rows, width } = shape;
+        let Rows { rows, width } = norm.rows;
         same("x", x.len(), rows * width);
         same("y", y.len(), rows * width);
         same("gain", gain.len(), width);
-        same("bias", bias.len(), width);
+        same("bias", bias.map_or(width, <[f32]>::len), width);
+        let bias = bias.unwrap_or_default();
         same("saved", saved.len(), rows * 2);
         let some = group(width);
         let cuts = [Cut::new(y, some * width), Cut::new(saved, some * 2)];
         self.pool.run(rows * width, rows.div_ceil(some), cuts, |task, [y, saved], _| {
             let x = &x[task * some * width..][..y.len()];
-            norm::layer_norm(self.isa, (width, epsilon), x, gain, bias, y, saved);
+            norm::layer_norm(self.isa, norm, x, gain, bias, y, saved);
         });
     }
 
     fn layer_norm_gradient(
         &self,
-        shape: Rows,
+        norm: RowNorm,
         inputs: NormInputs<&[f32]>,
         gradients: NormGradients<&mut [f32]>,
         scratch: &mut [f32],
     ) {
-        let Rows { rows, width } = shape;
+        let Rows { rows, width } = norm.rows;
         let NormInputs { x, gain, saved, dy } = inputs;
         let NormGradients { dx, dgain, dbias } = gradients;
         same("x", x.len(), rows * width);
@@ -308,17 +309,17 @@ impl Device for Cpu {
         same("gain", gain.len(), width);
         same("saved", saved.len(), rows * 2);
         same("dgain", dgain.len(), width);
-        same("dbias", dbias.len(), width);
-        let dx = dx.unwrap_or_default();
+        same("dbias", dbias.as_ref().map_or(width, |dbias| dbias.len()), width);
+        let (dx, dbias) = (dx.unwrap_or_default(), dbias.unwrap_or_default());
         assert!(dx.is_empty() || dx.len() == x.len(), "dx has {} elements, x {}", dx.len(), x.len());
         let some = norm::ROW_BLOCK;
-        let parts = &mut scratch[..self.layer_norm_scratch(shape)];
+        let parts = &mut scratch[..self.layer_norm_scratch(norm.rows)];
         let cuts = [Cut::new(dx, some * width), Cut::new(parts, 2 * width)];
         self.pool.run(rows * width, rows.div_ceil(some), cuts, |task, [dx, sums], _| {
             let at = task * some..((task + 1) * some).min(rows);
             let (flat, pairs) = (at.start * width..at.end * width, at.start * 2..at.end * 2);
             let (x, dy) = (&x[flat.clone()], &dy[flat]);
-            norm::layer_norm_gradient(self.isa, width, x, gain, &saved[pairs], dy, dx, sums);
+            norm::layer_norm_gradient(self.isa, norm, x, gain, &saved[pairs], dy, dx, sums);
         });
         norm::add_parts(self.isa, &parts[..], dgain, dbias);
     }
@@ -388,6 +389,7 @@ impl Device for Cpu {
         let ChannelNorm { images, channels, area, .. } = shape;
         let NormInputs { x, gain, saved, dy } = inputs;
         let NormGradients { dx, dgain, dbias } = gradients;
+        let dbias = dbias.expect("a batch norm has a bias");
         same("x", x.len(), images * channels * area);
         same("dy", dy.len(), x.len());
         same("gain", gain.len(), channels);
@@ -484,6 +486,61 @@ impl Device for Cpu {
     fn sigmoid_gradient(&self, y: &[f32], d: &mut [f32]) {
         same("d", d.len(), y.len());
         self.each(d, |at, d| elementwise::sigmoid_gradient(self.isa, &y[at], d));
+    }
+
+    fn swiglu(&self, shape: Rows, x: &[f32], y: &mut [f32]) {
+        let Rows { rows, width } = shape;
+        same("x", x.len(), 2 * rows * width);
+        same("y", y.len(), rows * width);
+        let some = group(width);
+        self.pool.run(x.len(), rows.div_ceil(some), [Cut::new(y, some * width)], |task, [y], _| {
+            let x = &x[task * some * 2 * width..][..2 * y.len()];
+            elementwise::swiglu(self.isa, width, x, y);
+        });
+    }
+
+    fn swiglu_gradient(&self, shape: Rows, x: &[f32], dy: &[f32], dx: &mut [f32]) {
+        let Rows { rows, width } = shape;
+        same("x", x.len(), 2 * rows * width);
+        same("dy", dy.len(), rows * width);
+        same("dx", dx.len(), 2 * rows * width);
+        let some = group(width);
+        self.pool.run(x.len(), rows.div_ceil(some), [Cut::new(dx, some * 2 * width)], |task, [dx], _| {
+            let at = task * some * width;
+            let (x, dy) = (&x[2 * at..][..dx.len()], &dy[at..][..dx.len() / 2]);
+            elementwise::swiglu_gradient(self.isa, width, x, dy, dx);
+        });
+    }
+
+    fn rotary(&self, shape: &RotaryShape, x: &[f32], y: &mut [f32]) {
+        rotary::check(shape);
+        let (rows, spread) = (shape.rows(), shape.spread());
+        same("x", x.len(), rows * shape.packed());
+        same("y", y.len(), rows * spread);
+        let some = group(spread);
+        self.pool.run(y.len(), rows.div_ceil(some), [Cut::new(y, some * spread)], |task, [y], workspace| {
+            let (row, count) = (task * some, y.len() / spread);
+            let x = &x[row * shape.packed()..][..count * shape.packed()];
+            rotary::forward(self.isa, *shape, row, x, y, workspace.rest.take(shape.head));
+        });
+    }
+
+    fn rotary_gradient(&self, shape: &RotaryShape, dy: &[f32], dx: &mut [f32]) {
+        rotary::check(shape);
+        let (rows, packed) = (shape.rows(), shape.packed());
+        same("dy", dy.len(), rows * shape.spread());
+        same("dx", dx.len(), rows * packed);
+        let some = group(shape.spread());
+        self.pool.run(
+            dy.len(),
+            rows.div_ceil(some),
+            [Cut::new(dx, some * packed)],
+            |task, [dx], workspace| {
+                let (row, count) = (task * some, dx.len() / packed);
+                let dy = &dy[row * shape.spread()..][..count * shape.spread()];
+                rotary::gradient(self.isa, *shape, row, dy, dx, workspace.rest.take(shape.head));
+            },
+        );
     }
 
     fn scale_rows(&self, shape: Rows, x: &[f32], by: &[f32], y: &mut [f32]) {

@@ -160,6 +160,104 @@ pub struct Rows {
     pub width: usize,
 }
 
+/// What a norm over rows takes off each element before it divides by the root of the mean of squares.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Centre {
+    /// The mean of the row: layer norm.
+    Mean,
+    /// Nothing: RMS norm.
+    Zero,
+}
+
+/// A norm over rows: layer norm, or RMS norm.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct RowNorm {
+    /// The rows.
+    pub rows: Rows,
+    /// What each element is taken from.
+    pub centre: Centre,
+    /// Added to the mean of squares.
+    pub epsilon: f32,
+}
+
+impl RowNorm {
+    /// Layer norm.
+    #[must_use]
+    pub fn layer(rows: Rows, epsilon: f32) -> Self {
+        Self { rows, centre: Centre::Mean, epsilon }
+    }
+
+    /// RMS norm.
+    #[must_use]
+    pub fn rms(rows: Rows, epsilon: f32) -> Self {
+        Self { rows, centre: Centre::Zero, epsilon }
+    }
+}
+
+/// Rotary positions of packed queries, keys and values `x: [B, T, heads + 2 kv_heads, head]`: queries and keys are turned by the angles of
+/// their places, and keys and values come to be there for each head of their group, `y: [B, T, 3, heads, head]`. Group `g` is the heads
+/// from `g heads / kv_heads` on.
+///
+/// The elements `i` and `i + head / 2` of a head are a point in a plane, which is turned by `place rate^i`.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct RotaryShape {
+    /// Sequences.
+    pub batch: usize,
+    /// Positions of a sequence.
+    pub time: usize,
+    /// The place of the first of them.
+    pub first: usize,
+    /// Heads of queries.
+    pub heads: usize,
+    /// Heads of keys, and of values; they divide `heads`.
+    pub kv_heads: usize,
+    /// Width of a head, which is even and at most [`RotaryShape::MOST_HEAD`].
+    pub head: usize,
+    /// How much slower each plane turns than the one before; the first turns by 1 a place.
+    pub rate: f64,
+}
+
+impl RotaryShape {
+    /// The widest head.
+    pub const MOST_HEAD: usize = 512;
+
+    /// The rate by which the planes of a head of this width reach `1 / theta`, which is above 0 and at most 1: its `head / 2`-th root. It is
+    /// the same everywhere, which no library's root promises.
+    #[must_use]
+    pub fn rate(theta: f64, head: usize) -> f64 {
+        let (power, goal) = ((head / 2).max(1), 1.0 / theta);
+        let mut rate = 1.0f64;
+        // Newton's steps come from above, first by a share of themselves, at the end by halves of the digits.
+        for _ in 0..100 * power {
+            let below = (1..power).fold(1.0, |product, _| product * rate);
+            let next = rate - (below * rate - goal) / (power as f64 * below);
+            if next >= rate {
+                break;
+            }
+            rate = next;
+        }
+        rate
+    }
+
+    /// Rows of `x` and of `y`.
+    #[must_use]
+    pub fn rows(&self) -> usize {
+        self.batch * self.time
+    }
+
+    /// Elements of a row of `x`.
+    #[must_use]
+    pub fn packed(&self) -> usize {
+        (self.heads + 2 * self.kv_heads) * self.head
+    }
+
+    /// Elements of a row of `y`.
+    #[must_use]
+    pub fn spread(&self) -> usize {
+        3 * self.heads * self.head
+    }
+}
+
 /// A linear layer: `x: [rows, inputs]`, `w: [outputs, inputs]`, `y: [rows, outputs]`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LinearShape {
@@ -230,8 +328,8 @@ pub struct NormGradients<M> {
     pub dx: Option<M>,
     /// Of the factors.
     pub dgain: M,
-    /// Of what is added.
-    pub dbias: M,
+    /// Of what is added, if anything is.
+    pub dbias: Option<M>,
 }
 
 /// What the gradient of attention reads.

@@ -2,6 +2,7 @@
 
 mod cnn;
 mod gpt;
+mod llama;
 mod mlp;
 pub mod peer;
 mod recurrent;
@@ -10,6 +11,7 @@ mod transformer;
 
 pub use cnn::{CnnOptions, PoolPlace, cnn, cnn1d, cnn3d};
 pub use gpt::{GptOptions, gpt, gpt2};
+pub use llama::{LlamaOptions, llama};
 pub use mlp::{MlpOptions, mlp};
 pub use recurrent::{RecurrentOptions, recurrent};
 pub use resnet::{ResNetOptions, Stem, resnet};

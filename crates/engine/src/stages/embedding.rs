@@ -1,4 +1,4 @@
-//! Token ids to vectors: a learned table of tokens and one of positions, added.
+//! Token ids to vectors: a learned table of tokens, and one of positions that is added, where there is one.
 
 use crate::describe::Description;
 use crate::device::{Device, Rows, Write};
@@ -12,6 +12,8 @@ pub struct Embedding {
     time: usize,
     /// Places of the table: as many as the input has, or the texts that are gone on with.
     places: usize,
+    /// Whether there is such a table.
+    has_places: bool,
     /// Whether another stage writes the gradient of its tokens first.
     shares: bool,
     layout: ParamLayout,
@@ -21,10 +23,30 @@ impl Embedding {
     /// Tables for this many tokens, and for as many positions as the input has.
     #[must_use]
     pub fn new(vocabulary: usize, width: usize) -> Self {
-        Self { vocabulary, width, time: 0, places: 0, shares: false, layout: ParamLayout::NOTHING }
+        Self {
+            vocabulary,
+            width,
+            time: 0,
+            places: 0,
+            has_places: true,
+            shares: false,
+            layout: ParamLayout::NOTHING,
+        }
     }
 
-    /// Shares its table of tokens with a stage behind it that is [tied](super::Chain::tied) to `tokens`.
+    /// Leaves out the table of positions; that of tokens is called `weight` then.
+    #[must_use]
+    pub fn without_places(mut self) -> Self {
+        self.has_places = false;
+        self
+    }
+
+    /// What the table of tokens is called.
+    fn table(&self) -> &'static str {
+        if self.has_places { "tokens" } else { "weight" }
+    }
+
+    /// Shares its table of tokens with a stage behind it that is [tied](super::Chain::tied) to it.
     #[must_use]
     pub fn shared(mut self) -> Self {
         self.shares = true;
@@ -39,7 +61,10 @@ impl<D: Device> Stage<D> for Embedding {
 
     fn describe(&self) -> Description {
         let Self { vocabulary, places: time, width, .. } = *self;
-        Description::Embedding { vocabulary, time, width }
+        match self.has_places {
+            true => Description::Embedding { vocabulary, time, width },
+            false => Description::Lookup { vocabulary, width },
+        }
     }
 
     fn layout(&self) -> &ParamLayout {
@@ -51,7 +76,7 @@ impl<D: Device> Stage<D> for Embedding {
     }
 
     fn shares(&self) -> Option<&str> {
-        self.shares.then_some("tokens")
+        self.shares.then_some(self.table())
     }
 
     fn decodes(&self) -> bool {
@@ -71,9 +96,12 @@ impl<D: Device> Stage<D> for Embedding {
         }
         self.time = time;
         self.places = space.kv_cache.map_or(time, |cache| cache.places);
-        self.layout = ParamLayout::NOTHING
-            .with("tokens", &[self.vocabulary, self.width], Init::Normal(0.02))
-            .with("places", &[self.places, self.width], Init::Normal(0.02));
+        self.layout =
+            ParamLayout::NOTHING.with(self.table(), &[self.vocabulary, self.width], Init::Normal(0.02));
+        if self.has_places {
+            let layout = std::mem::take(&mut self.layout);
+            self.layout = layout.with("places", &[self.places, self.width], Init::Normal(0.02));
+        }
         Ok(Shape::values(rows, &[time, self.width]))
     }
 
@@ -83,8 +111,8 @@ impl<D: Device> Stage<D> for Embedding {
         let table = D::part(io.params, 0..split);
         let (first, count) = pass.newest.map_or((0, self.time), |newest| (newest.seen, newest.count));
         let places = split + first * self.width..split + (first + count) * self.width;
-        let places = D::part(io.params, places);
-        pass.device.embedding(shape, io.x.ids(), table, Some((places, count)), io.y);
+        let places = self.has_places.then(|| (D::part(io.params, places), count));
+        pass.device.embedding(shape, io.x.ids(), table, places, io.y);
     }
 
     fn backward(&self, pass: &Pass<'_, D>, io: Backward<'_, D>) {
@@ -92,6 +120,7 @@ impl<D: Device> Stage<D> for Embedding {
         let (dtable, dplaces) = D::split_mut(io.grads, self.vocabulary * self.width);
         let dy = D::read(&io.dy);
         let write = if self.shares { Write::Add } else { Write::Set };
-        pass.device.embedding_gradient(shape, io.x.ids(), dy, write, dtable, Some((dplaces, self.time)));
+        let dplaces = self.has_places.then_some((dplaces, self.time));
+        pass.device.embedding_gradient(shape, io.x.ids(), dy, write, dtable, dplaces);
     }
 }

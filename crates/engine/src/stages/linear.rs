@@ -24,6 +24,8 @@ pub struct Linear {
     inputs: usize,
     has_bias: bool,
     behind: Behind,
+    /// The layers that it is side by side; none where it is one.
+    parts: Vec<(&'static str, usize)>,
     /// How weights and bias start, if not as in PyTorch.
     starts: Option<[Init; 2]>,
     layout: ParamLayout,
@@ -38,9 +40,18 @@ impl Linear {
             inputs: 0,
             has_bias: true,
             behind: Behind::Nothing,
+            parts: Vec::new(),
             starts: None,
             layout: ParamLayout::NOTHING,
         }
+    }
+
+    /// Layers of the same input side by side, each with the outputs that its name says: one product. Their tensors are `NAME.weight` and
+    /// `NAME.bias`.
+    #[must_use]
+    pub fn side_by_side(parts: &[(&'static str, usize)]) -> Self {
+        let outputs = parts.iter().map(|(_, outputs)| outputs).sum();
+        Self { parts: parts.to_vec(), ..Self::new(outputs) }
     }
 
     /// Leaves out the bias.
@@ -95,13 +106,13 @@ impl<D: Device> Stage<D> for Linear {
     }
 
     fn describe(&self) -> Description {
-        let Self { inputs, outputs, has_bias: bias, behind, .. } = *self;
+        let Self { inputs, outputs, has_bias: bias, behind, ref parts, .. } = *self;
         let behind = match behind {
             Behind::Nothing => describe::Behind::Nothing,
             Behind::Relu => describe::Behind::Relu,
             Behind::Gelu(form) => describe::Behind::Gelu(form),
         };
-        Description::Linear { inputs, outputs, bias, behind }
+        Description::Linear { inputs, outputs, bias, parts: parts.clone(), behind }
     }
 
     fn layout(&self) -> &ParamLayout {
@@ -131,9 +142,19 @@ impl<D: Device> Stage<D> for Linear {
         self.inputs = input.width()?;
         let init = Init::Uniform(1.0 / (self.inputs as f32).sqrt());
         let [weights, bias] = self.starts.unwrap_or([init; 2]);
-        self.layout = ParamLayout::NOTHING.with("weight", &[self.outputs, self.inputs], weights);
+        let whole = [("", self.outputs)];
+        let parts = if self.parts.is_empty() { &whole[..] } else { &self.parts };
+        let called = |part: &str, tensor: &str| match part {
+            "" => tensor.to_owned(),
+            _ => format!("{part}.{tensor}"),
+        };
+        self.layout = parts.iter().fold(ParamLayout::NOTHING, |layout, (part, outputs)| {
+            layout.with(&called(part, "weight"), &[*outputs, self.inputs], weights)
+        });
         if self.has_bias {
-            self.layout = std::mem::take(&mut self.layout).with("bias", &[self.outputs], bias);
+            self.layout = parts.iter().fold(std::mem::take(&mut self.layout), |layout, (part, outputs)| {
+                layout.with(&called(part, "bias"), &[*outputs], bias)
+            });
         }
         let mut dims = input.dims()?.to_vec();
         *dims.last_mut().expect("a width was found") = self.outputs;

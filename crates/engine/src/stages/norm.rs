@@ -2,29 +2,29 @@
 
 use crate::describe::Description;
 use crate::device::{
-    Affine, BatchNormOutputs, ChannelNorm, Device, NormGradients, NormInputs, Rows, reborrow,
+    Affine, BatchNormOutputs, Centre, ChannelNorm, Device, NormGradients, NormInputs, RowNorm, Rows, reborrow,
 };
 use crate::stage::{ArenaPlan, Backward, Forward, Init, Mode, Needs, ParamLayout, Pass, Shape, Stage};
 
 /// Layer norm over the last dimension, with gain and bias.
 #[derive(Clone, Debug)]
-pub struct LayerNorm {
-    width: usize,
-    epsilon: f32,
-    layout: ParamLayout,
-}
+pub struct LayerNorm(OverRows);
+
+/// RMS norm over the last dimension, with gain: each element divided by the root of the mean of squares.
+#[derive(Clone, Debug)]
+pub struct RmsNorm(OverRows);
 
 impl LayerNorm {
     /// A layer norm that adds 1e-5 to the variance.
     #[must_use]
     pub fn new() -> Self {
-        Self { width: 0, epsilon: 1e-5, layout: ParamLayout::NOTHING }
+        Self(OverRows::new(Centre::Mean))
     }
 
     /// Adds this to the variance.
     #[must_use]
     pub fn epsilon(mut self, epsilon: f32) -> Self {
-        self.epsilon = epsilon;
+        self.0.norm.epsilon = epsilon;
         self
     }
 }
@@ -35,72 +35,139 @@ impl Default for LayerNorm {
     }
 }
 
-impl<D: Device> Stage<D> for LayerNorm {
-    fn kind(&self) -> &'static str {
-        "layer_norm"
+impl RmsNorm {
+    /// An RMS norm that adds 1e-5 to the mean of squares.
+    #[must_use]
+    pub fn new() -> Self {
+        Self(OverRows::new(Centre::Zero))
     }
 
-    fn describe(&self) -> Description {
-        Description::LayerNorm { width: self.width, epsilon: self.epsilon }
+    /// Adds this to the mean of squares.
+    #[must_use]
+    pub fn epsilon(mut self, epsilon: f32) -> Self {
+        self.0.norm.epsilon = epsilon;
+        self
+    }
+}
+
+impl Default for RmsNorm {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// What both are: of one row at least when planned, of those of a pass then.
+#[derive(Clone, Debug)]
+struct OverRows {
+    norm: RowNorm,
+    layout: ParamLayout,
+}
+
+macro_rules! over_rows {
+    ($stage:ident, $kind:literal) => {
+        impl<D: Device> Stage<D> for $stage {
+            fn kind(&self) -> &'static str {
+                $kind
+            }
+
+            fn describe(&self) -> Description {
+                let RowNorm { rows, epsilon, .. } = self.0.norm;
+                Description::$stage { width: rows.width, epsilon }
+            }
+
+            fn decodes(&self) -> bool {
+                true
+            }
+
+            fn layout(&self) -> &ParamLayout {
+                &self.0.layout
+            }
+
+            fn needs(&self) -> Needs {
+                Needs::PLAIN
+            }
+
+            fn plan(&mut self, device: &D, input: &Shape, space: &mut ArenaPlan) -> Result<Shape, String> {
+                self.0.plan(device, input, space)
+            }
+
+            fn forward(&self, pass: &Pass<'_, D>, io: Forward<'_, D>) {
+                self.0.forward(pass, io);
+            }
+
+            fn adds_back(&self) -> bool {
+                true
+            }
+
+            fn backward(&self, pass: &Pass<'_, D>, io: Backward<'_, D>) {
+                self.0.gradients(pass, io, None);
+            }
+
+            fn backward_plus(&self, pass: &Pass<'_, D>, io: Backward<'_, D>, outer: D::Ref<'_>) {
+                self.0.gradients(pass, io, Some(outer));
+            }
+        }
+    };
+}
+
+over_rows!(LayerNorm, "layer_norm");
+over_rows!(RmsNorm, "rms_norm");
+
+impl OverRows {
+    fn new(centre: Centre) -> Self {
+        let norm = RowNorm { rows: Rows { rows: 0, width: 0 }, centre, epsilon: 1e-5 };
+        Self { norm, layout: ParamLayout::NOTHING }
     }
 
-    fn decodes(&self) -> bool {
-        true
+    fn of(&self, rows: usize) -> RowNorm {
+        RowNorm { rows: Rows { rows, ..self.norm.rows }, ..self.norm }
     }
 
-    fn layout(&self) -> &ParamLayout {
-        &self.layout
+    fn has_bias(&self) -> bool {
+        self.norm.centre == Centre::Mean
     }
 
-    fn needs(&self) -> Needs {
-        Needs::PLAIN
+    /// The gain, and behind it the bias.
+    fn parts<'b, 'a: 'b, D: Device>(&self, params: D::Ref<'a>) -> (D::Ref<'b>, Option<D::Ref<'b>>) {
+        let width = self.norm.rows.width;
+        (D::part(params, 0..width), self.has_bias().then(|| D::part(params, width..2 * width)))
     }
 
-    fn plan(&mut self, device: &D, input: &Shape, space: &mut ArenaPlan) -> Result<Shape, String> {
-        self.width = input.width()?;
-        self.layout = gain_and_bias(self.width);
-        let shape = Rows { rows: input.rows() * input.per_row() / self.width, width: self.width };
+    fn plan<D: Device>(&mut self, device: &D, input: &Shape, space: &mut ArenaPlan) -> Result<Shape, String> {
+        let width = input.width()?;
+        self.norm.rows.width = width;
+        self.layout = match self.has_bias() {
+            true => gain_and_bias(width),
+            false => ParamLayout::NOTHING.with("weight", &[width], Init::Constant(1.0)),
+        };
+        let shape = Rows { rows: input.rows() * input.per_row() / width, width };
         space.saved += 2 * shape.rows;
         space.scratch += device.layer_norm_scratch(shape);
         Ok(input.clone())
     }
 
-    fn forward(&self, pass: &Pass<'_, D>, mut io: Forward<'_, D>) {
+    fn forward<D: Device>(&self, pass: &Pass<'_, D>, mut io: Forward<'_, D>) {
         let x = io.x.values();
-        let shape = Rows { rows: D::len(x) / self.width, width: self.width };
-        let (gain, bias) = halves::<D>(io.params, self.width);
-        let saved = D::part_mut(&mut io.saved, 0..2 * shape.rows);
-        pass.device.layer_norm((shape, self.epsilon), x, gain, bias, io.y, saved);
+        let norm = self.of(D::len(x) / self.norm.rows.width);
+        let (gain, bias) = self.parts::<D>(io.params);
+        let saved = D::part_mut(&mut io.saved, 0..2 * norm.rows.rows);
+        pass.device.layer_norm(norm, x, gain, bias, io.y, saved);
     }
 
-    fn adds_back(&self) -> bool {
-        true
-    }
-
-    fn backward(&self, pass: &Pass<'_, D>, io: Backward<'_, D>) {
-        self.gradients(pass, io, None);
-    }
-
-    fn backward_plus(&self, pass: &Pass<'_, D>, io: Backward<'_, D>, outer: D::Ref<'_>) {
-        self.gradients(pass, io, Some(outer));
-    }
-}
-
-impl LayerNorm {
     fn gradients<D: Device>(&self, pass: &Pass<'_, D>, mut io: Backward<'_, D>, outer: Option<D::Ref<'_>>) {
         let x = io.x.values();
-        let shape = Rows { rows: D::len(x) / self.width, width: self.width };
-        let (gain, _) = halves::<D>(io.params, self.width);
-        let saved = D::part(D::read(&io.saved), 0..2 * shape.rows);
-        let (dgain, dbias) = D::split_mut(io.grads, self.width);
-        let scratch = D::part_mut(&mut io.scratch, 0..pass.device.layer_norm_scratch(shape));
+        let norm = self.of(D::len(x) / self.norm.rows.width);
+        let (gain, _) = self.parts::<D>(io.params);
+        let saved = D::part(D::read(&io.saved), 0..2 * norm.rows.rows);
+        let (dgain, dbias) = D::split_mut(io.grads, norm.rows.width);
+        let scratch = D::part_mut(&mut io.scratch, 0..pass.device.layer_norm_scratch(norm.rows));
         let dy = D::read(&io.dy);
         let inputs = NormInputs { x: reborrow::<D>(x), gain: reborrow::<D>(gain), saved, dy };
-        let gradients = NormGradients { dx: io.dx, dgain, dbias };
+        let gradients = NormGradients { dx: io.dx, dgain, dbias: self.has_bias().then_some(dbias) };
         match outer {
-            None => pass.device.layer_norm_gradient(shape, inputs, gradients, scratch),
+            None => pass.device.layer_norm_gradient(norm, inputs, gradients, scratch),
             Some(outer) => {
-                pass.device.layer_norm_gradient_plus(shape, inputs, reborrow::<D>(outer), gradients, scratch);
+                pass.device.layer_norm_gradient_plus(norm, inputs, reborrow::<D>(outer), gradients, scratch);
             }
         }
     }
@@ -205,7 +272,11 @@ impl<D: Device> Stage<D> for BatchNorm {
         let (dgain, dbias) = D::split_mut(io.grads, shape.channels);
         let dy = D::read(&io.dy);
         let inputs = NormInputs { x: reborrow::<D>(io.x.values()), gain: reborrow::<D>(gain), saved, dy };
-        pass.device.batch_norm_gradient(shape, inputs, NormGradients { dx: io.dx, dgain, dbias });
+        pass.device.batch_norm_gradient(
+            shape,
+            inputs,
+            NormGradients { dx: io.dx, dgain, dbias: Some(dbias) },
+        );
     }
 }
 

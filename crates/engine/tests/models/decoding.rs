@@ -3,7 +3,7 @@
 use crate::cpu_with;
 use dtrain_engine::cpu::{Cpu, CpuOptions, Isa};
 use dtrain_engine::device::Newest;
-use dtrain_engine::models::{GptOptions, MlpOptions, gpt, gpt2, mlp};
+use dtrain_engine::models::{GptOptions, LlamaOptions, MlpOptions, gpt, gpt2, llama, mlp};
 use dtrain_engine::stage::{KvCache, Shape};
 use dtrain_engine::stages::{Attention, Chain, Embedding, Linear};
 use dtrain_engine::{EngineError, Inputs, Loss, LrSchedule, Model, ModelReplica, Optimizer, Replica, Rule};
@@ -97,6 +97,20 @@ fn every_instruction_set_has_the_same_bits_and_so_has_gpt2() {
     for isa in Isa::ALL.into_iter().filter(|isa| isa.is_here()) {
         let device = Cpu::new(CpuOptions { isa, threads: 2 }).expect("it is there");
         assert!(bits(&decoded(device, large(), &texts, &[5, 1], 70)) == wanted, "{isa}");
+    }
+}
+
+#[test]
+fn llama_has_the_same_bits_too_with_keys_that_heads_share() {
+    let (texts, vocabulary) = (texts(3, 70), VOCABULARY);
+    let options = LlamaOptions { vocabulary, layers: 2, width: 48, heads: 6, ..LlamaOptions::default() };
+    for (kv_heads, tied) in [(6, false), (2, true)] {
+        let model = || llama(&LlamaOptions { kv_heads, tied, ..options }).expect("it fits");
+        let wanted = bits(&whole(cpu_with(1), model(), &texts));
+        for isa in Isa::ALL.into_iter().filter(|isa| isa.is_here()) {
+            let device = Cpu::new(CpuOptions { isa, threads: 2 }).expect("it is there");
+            assert!(bits(&decoded(device, model(), &texts, &[9, 1, 1], 80)) == wanted, "{isa}, {kv_heads}");
+        }
     }
 }
 

@@ -5,7 +5,8 @@
 use crate::cpu;
 use dtrain_engine::cpu::Cpu;
 use dtrain_engine::models::{
-    CnnOptions, GptOptions, MlpOptions, PoolPlace, cnn, cnn1d, cnn3d, gpt, gpt2, mlp, peer,
+    CnnOptions, GptOptions, LlamaOptions, MlpOptions, PoolPlace, cnn, cnn1d, cnn3d, gpt, gpt2, llama, mlp,
+    peer,
 };
 use dtrain_engine::stage::Shape;
 use dtrain_engine::stages::{Chain, Gelu, LayerNorm, Linear, Residual};
@@ -244,6 +245,40 @@ fn gpt2_learns_as_in_pytorch() {
         micro: 2,
     }
     .check();
+}
+
+/// A model of Llama's family as in transformers, of whose options these are the same in both cases.
+fn of_transformers(name: &'static str, options: LlamaOptions) {
+    let options = LlamaOptions { vocabulary: 32, layers: 2, width: 24, feed_forward: 40, ..options };
+    let (rows, time) = (5, 12);
+    Case {
+        name,
+        stages: llama(&options).expect("the options make sense"),
+        input: Shape::Tokens { rows: 2, time },
+        loss: Loss::cross_entropy(),
+        optimizer: adamw(),
+        data: Data::Tokens {
+            tokens: peer::integers(1000, STEPS * rows * time, 32),
+            classes: peer::integers(1001, STEPS * rows * time, 32),
+        },
+        rows,
+        micro: 2,
+    }
+    .check();
+}
+
+#[test]
+fn llama_learns_as_in_transformers() {
+    of_transformers(
+        "llama",
+        LlamaOptions { heads: 6, kv_heads: 2, rope_theta: 500.0, ..LlamaOptions::default() },
+    );
+}
+
+#[test]
+fn qwen2_learns_as_in_transformers() {
+    let options = LlamaOptions { heads: 4, kv_heads: 4, norm_epsilon: 1e-6, ..LlamaOptions::default() };
+    of_transformers("qwen2", LlamaOptions { tied: true, qkv_bias: true, ..options });
 }
 
 #[test]

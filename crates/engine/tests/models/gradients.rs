@@ -4,11 +4,12 @@ use dtrain_engine::check_gradients;
 use dtrain_engine::cpu::Cpu;
 use dtrain_engine::device::Cell;
 use dtrain_engine::gradient_check::{Check, GradientError, Wanted};
+use dtrain_engine::models::{LlamaOptions, llama};
 use dtrain_engine::stage::{ArenaPlan, Backward, Forward, Pass, Shape, Stage};
 use dtrain_engine::stages::{
     Attention, AvgPool, BatchNorm, Chain, ClassToken, Conv1d, Conv2d, Conv3d, Dropout, Embedding, Expr,
     Flatten, Gelu, LayerNorm, Linear, MaxPool, MaxPool1d, MaxPool3d, Projected, Recurrent, Relu, Residual,
-    Sigmoid, Take, Traced, Turn,
+    RmsNorm, Rotary, Sigmoid, SwiGlu, Take, Traced, Turn,
 };
 
 fn probe(chain: Chain<Cpu>, input: &Shape, rows: usize) -> Check {
@@ -219,6 +220,8 @@ fn pooling_away_from_ties() {
 fn norms() {
     check("layer norm", || one(LayerNorm::new()), &[9]);
     check("layer norm over places", || one(LayerNorm::new()), &[3, 9]);
+    check("rms norm", || one(RmsNorm::new()), &[9]);
+    check("rms norm over places", || one(RmsNorm::new().epsilon(1e-2)), &[3, 9]);
     check("batch norm of images", || one(BatchNorm::new()), &[3, 4, 5]);
     for rows in [12, 7] {
         probe(one(BatchNorm::new()), &Shape::values(12, &[6]), rows).check("batch norm of features", 2e-3);
@@ -230,7 +233,24 @@ fn embedding() {
     for rows in [4, 3] {
         let input = Shape::Tokens { rows: 4, time: 5 };
         probe(one(Embedding::new(6, 7)), &input, rows).check("embedding", 1e-3);
+        probe(one(Embedding::new(6, 7).without_places()), &input, rows).check("embedding alone", 1e-3);
     }
+}
+
+#[test]
+fn rotary_positions() {
+    check("rotary", || one(Rotary::new(2, 2, 10_000.0)), &[5, 24]);
+    check("rotary with shared keys", || one(Rotary::new(6, 2, 30.0)), &[5, 40]);
+    check("rotary with one head of keys", || one(Rotary::new(3, 1, 1.0)), &[7, 10]);
+}
+
+#[test]
+fn gates() {
+    check("swiglu", || one(SwiGlu::new()), &[10]);
+    check("swiglu over places", || one(SwiGlu::new()), &[3, 34]);
+    let sides = || Linear::side_by_side(&[("gate_proj", 6), ("up_proj", 6)]);
+    check("swiglu of layers side by side", || one(sides()).then(SwiGlu::new()), &[7]);
+    check("the same without bias", || one(sides().without_bias()).then(SwiGlu::new()), &[3, 7]);
 }
 
 #[test]
@@ -432,6 +452,29 @@ fn a_whole_transformer_block() {
         probe(chain, &Shape::Tokens { rows: 3, time: 5 }, rows).check("gpt", 3e-3);
         let chain = dtrain_engine::models::gpt2(&options).expect("the options make sense");
         probe(chain, &Shape::Tokens { rows: 3, time: 5 }, rows).check("gpt2", 3e-3);
+    }
+}
+
+#[test]
+fn a_whole_llama() {
+    let (vocabulary, norm_epsilon) = (6, 0.1);
+    let options = LlamaOptions {
+        vocabulary,
+        layers: 2,
+        width: 8,
+        feed_forward: 12,
+        norm_epsilon,
+        ..LlamaOptions::default()
+    };
+    for (kv_heads, tied, qkv_bias) in [(4, false, true), (2, true, false), (1, true, true)] {
+        let options = LlamaOptions { kv_heads, tied, qkv_bias, ..options };
+        for rows in [3, 2] {
+            let chain = llama(&options).expect("the options make sense");
+            let mut probe = probe(chain, &Shape::Tokens { rows: 3, time: 5 }, rows);
+            // Weights up to 1 make what is multiplied four times in a block bend too much for differences.
+            probe.params.iter_mut().for_each(|weight| *weight *= 0.5);
+            probe.check(&format!("llama of {kv_heads} heads of keys"), 3e-3);
+        }
     }
 }
 

@@ -2,7 +2,7 @@
 
 use crate::cpu;
 use dtrain_engine::cpu::Cpu;
-use dtrain_engine::models::{CnnOptions, GptOptions, MlpOptions, cnn, gpt, gpt2, mlp};
+use dtrain_engine::models::{CnnOptions, GptOptions, LlamaOptions, MlpOptions, cnn, gpt, gpt2, llama, mlp};
 use dtrain_engine::stage::Shape;
 use dtrain_engine::stages::{
     Attention, BatchNorm, Chain, Conv1d, Conv2d, Conv3d, Dropout, Embedding, Flatten, Linear, MaxPool,
@@ -52,6 +52,27 @@ fn tensors_have_the_names_and_shapes_that_pytorch_gives_them() {
     assert_eq!(got[4], "blocks.0.qkv.weight [768, 256]");
     assert_eq!(got.last().map(String::as_str), Some("head.weight [256, 256]"));
     assert_eq!(got.len(), 2 + 12 + 3);
+
+    let options =
+        LlamaOptions { layers: 1, kv_heads: 2, qkv_bias: true, tied: true, ..LlamaOptions::default() };
+    let model = plan(llama(&options).expect("fine"), Shape::Tokens { rows: 2, time: 16 }).expect("it fits");
+    let want = [
+        "embed_tokens.weight [256, 128]",
+        "layers.0.input_layernorm.weight [128]",
+        "layers.0.self_attn.q_proj.weight [128, 128]",
+        "layers.0.self_attn.k_proj.weight [64, 128]",
+        "layers.0.self_attn.v_proj.weight [64, 128]",
+        "layers.0.self_attn.q_proj.bias [128]",
+        "layers.0.self_attn.k_proj.bias [64]",
+        "layers.0.self_attn.v_proj.bias [64]",
+        "layers.0.self_attn.o_proj.weight [128, 128]",
+        "layers.0.post_attention_layernorm.weight [128]",
+        "layers.0.mlp.gate_proj.weight [352, 128]",
+        "layers.0.mlp.up_proj.weight [352, 128]",
+        "layers.0.mlp.down_proj.weight [128, 352]",
+        "norm.weight [128]",
+    ];
+    assert_eq!(names(&model, Section::Parameters), want);
 
     let model =
         plan(cnn(&CnnOptions::default(), 10).expect("fine"), Shape::values(2, &[1, 8, 8])).expect("it fits");
@@ -223,4 +244,17 @@ fn options_that_make_no_sense_are_refused_under_their_key() {
     assert_eq!(error.as_deref(), Some("model.channels: a cnn needs at least one convolution"));
     let error = cnn::<Cpu>(&CnnOptions { dropout: 1.5, ..CnnOptions::default() }, 3).err().map(key);
     assert_eq!(error.as_deref(), Some("model.dropout: must be at least 0 and below 1"));
+    let refused = |options: LlamaOptions| llama::<Cpu>(&options).err().map(key).expect("it makes no sense");
+    let fine = LlamaOptions::default();
+    assert_eq!(refused(LlamaOptions { kv_heads: 3, ..fine }), "model.kv_heads: must divide model.heads");
+    for options in [
+        LlamaOptions { heads: 3, kv_heads: 3, ..fine },
+        LlamaOptions { width: 20, ..fine },
+        LlamaOptions { width: 4 * 514, ..fine },
+    ] {
+        let wanted = "model.width: must be model.heads times an even number of at most 512";
+        assert_eq!(refused(options), wanted);
+    }
+    assert_eq!(refused(LlamaOptions { rope_theta: 0.5, ..fine }), "model.rope_theta: must be at least 1");
+    assert_eq!(refused(LlamaOptions { norm_epsilon: 0.0, ..fine }), "model.norm_eps: must be above 0");
 }

@@ -2,7 +2,7 @@
 
 use crate::{compute, cpu};
 use dtrain_engine::cpu::Cpu;
-use dtrain_engine::models::{GptOptions, gpt, gpt2, peer};
+use dtrain_engine::models::{GptOptions, LlamaOptions, gpt, gpt2, llama, peer};
 use dtrain_engine::stage::Shape;
 use dtrain_engine::stages::{BatchNorm, Chain, LayerNorm, Linear, Residual};
 use dtrain_engine::{
@@ -80,8 +80,24 @@ fn a_block_that_is_computed_twice_gives_the_same_bits_in_less_memory() {
     let options = GptOptions { vocabulary: 9, context: TIME, layers: 4, width: 24, heads: 3, dropout: 0.2 };
     let input = Shape::Tokens { rows: ROWS, time: TIME };
     type Make = fn(&GptOptions) -> Chain<Cpu>;
-    let makes: [(&str, Make); 2] =
-        [("gpt", |options| gpt(options).expect("fine")), ("gpt2", |options| gpt2(options).expect("fine"))];
+    let makes: [(&str, Make); 3] = [
+        ("gpt", |options| gpt(options).expect("fine")),
+        ("gpt2", |options| gpt2(options).expect("fine")),
+        ("llama", |options| {
+            let GptOptions { vocabulary, layers, width, heads, .. } = *options;
+            let (kv_heads, feed_forward) = (1, LlamaOptions::feed_forward_of(width));
+            let llama_options = LlamaOptions {
+                vocabulary,
+                layers,
+                width,
+                heads,
+                kv_heads,
+                feed_forward,
+                ..LlamaOptions::default()
+            };
+            llama(&llama_options).expect("fine")
+        }),
+    ];
     for (name, make) in makes {
         for most in [1, 2] {
             let plain = replica(|| make(&options), &input, most);

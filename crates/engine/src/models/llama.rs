@@ -1,0 +1,131 @@
+//! Decoder-only transformers as Llama is one: rotary positions, RMS norms in front of each branch, gated feed-forward layers, and keys and
+//! values that heads may share.
+//!
+//! *Source*: Touvron et al., "LLaMA", 2023, and "Llama 2", 2023; names, order and first weights of Hugging Face's transformers.
+
+use super::demand;
+use crate::device::{Device, RotaryShape};
+use crate::error::EngineError;
+use crate::stage::Init;
+use crate::stages::{Attention, Chain, Embedding, Linear, Residual, RmsNorm, Rotary, SwiGlu};
+
+/// Options of [`llama`].
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct LlamaOptions {
+    /// Tokens it knows.
+    pub vocabulary: usize,
+    /// Transformer blocks.
+    pub layers: usize,
+    /// Width of the residual stream.
+    pub width: usize,
+    /// Attention heads; they share the width.
+    pub heads: usize,
+    /// Heads of keys and values, which divide the others: each is shared by as many.
+    pub kv_heads: usize,
+    /// Width of the feed-forward layers.
+    pub feed_forward: usize,
+    /// The slowest of a head's planes turns by nearly its reciprocal a place.
+    pub rope_theta: f64,
+    /// What norms add to the mean of squares.
+    pub norm_epsilon: f32,
+    /// Whether the layers of queries, keys and values have biases, as Qwen 2 has them.
+    pub qkv_bias: bool,
+    /// Whether the head is the table of tokens.
+    pub tied: bool,
+}
+
+impl Default for LlamaOptions {
+    fn default() -> Self {
+        Self {
+            vocabulary: 256,
+            layers: 4,
+            width: 128,
+            heads: 4,
+            kv_heads: 4,
+            feed_forward: 352,
+            rope_theta: 10_000.0,
+            norm_epsilon: 1e-5,
+            qkv_bias: false,
+            tied: false,
+        }
+    }
+}
+
+/// How all weights start.
+const START: Init = Init::Normal(0.02);
+
+impl LlamaOptions {
+    /// The width of feed-forward layers that have as many parameters as those of four times the width without gates, a multiple of 32.
+    #[must_use]
+    pub fn feed_forward_of(width: usize) -> usize {
+        (8 * width).div_ceil(3).next_multiple_of(32)
+    }
+
+    fn check(&self) -> Result<(), EngineError> {
+        let Self {
+            vocabulary, layers, width, heads, kv_heads, feed_forward, rope_theta, norm_epsilon, ..
+        } = *self;
+        demand(vocabulary > 1, "model.vocabulary", "must be at least 2")?;
+        demand(layers > 0, "model.layers", "must be at least 1")?;
+        demand(heads > 0, "model.heads", "must be at least 1")?;
+        demand(
+            width > 0 && width.is_multiple_of(2 * heads) && width / heads <= RotaryShape::MOST_HEAD,
+            "model.width",
+            &format!("must be model.heads times an even number of at most {}", RotaryShape::MOST_HEAD),
+        )?;
+        demand(kv_heads > 0 && heads.is_multiple_of(kv_heads), "model.kv_heads", "must divide model.heads")?;
+        demand(feed_forward > 0, "model.feed_forward", "must be at least 1")?;
+        demand(rope_theta >= 1.0 && rope_theta.is_finite(), "model.rope_theta", "must be at least 1")?;
+        demand(norm_epsilon > 0.0 && norm_epsilon.is_finite(), "model.norm_eps", "must be above 0")
+    }
+
+    /// A layer without bias.
+    fn linear(outputs: usize) -> Linear {
+        Linear::new(outputs).starting(START, Init::Constant(0.0)).without_bias()
+    }
+
+    /// One block: `h + o(attention(rotary(qkv(norm(h)))))`, then `h + down(swiglu(gate_up(norm(h))))`.
+    fn block<D: Device>(&self) -> Chain<D> {
+        let Self { width, heads, kv_heads, feed_forward, rope_theta, norm_epsilon, qkv_bias, .. } = *self;
+        let norm = || RmsNorm::new().epsilon(norm_epsilon);
+        let keys = width / heads * kv_heads;
+        let qkv = Linear::side_by_side(&[("q_proj", width), ("k_proj", keys), ("v_proj", keys)]);
+        let qkv = qkv.starting(START, Init::Constant(0.0));
+        let attention = Chain::new()
+            .named("input_layernorm", norm())
+            .named("self_attn", if qkv_bias { qkv } else { qkv.without_bias() })
+            .named("rotary", Rotary::new(heads, kv_heads, rope_theta))
+            .named("attention", Attention::new(heads))
+            .named("self_attn.o_proj", Self::linear(width));
+        let both = Linear::side_by_side(&[("gate_proj", feed_forward), ("up_proj", feed_forward)]);
+        let feed_forward = Chain::new()
+            .named("post_attention_layernorm", norm())
+            .named("mlp", both.starting(START, Init::Constant(0.0)).without_bias())
+            .named("swiglu", SwiGlu::new())
+            .named("mlp.down_proj", Self::linear(width));
+        Chain::new().named("", Residual::new(attention)).named("", Residual::new(feed_forward))
+    }
+}
+
+/// Token ids `[context]` to logits `[context, vocabulary]`.
+///
+/// Tensors: `embed_tokens.weight`, then per block `layers.0.input_layernorm.weight`, `layers.0.self_attn.q_proj.weight`, `k_proj`, `v_proj`,
+/// `o_proj`, `layers.0.post_attention_layernorm.weight`, `layers.0.mlp.gate_proj.weight`, `up_proj`, `down_proj`, then `norm.weight` and
+/// `lm_head.weight`, where it is a table of its own.
+///
+/// *Errors*: [`EngineError::Option`].
+pub fn llama<D: Device>(options: &LlamaOptions) -> Result<Chain<D>, EngineError> {
+    options.check()?;
+    let LlamaOptions { vocabulary, layers, width, norm_epsilon, tied, .. } = *options;
+    let tokens = Embedding::new(vocabulary, width).without_places();
+    let mut chain = Chain::new().named("embed_tokens", if tied { tokens.shared() } else { tokens });
+    for i in 0..layers {
+        chain = chain.named(&format!("layers.{i}"), options.block());
+    }
+    let chain = chain.named("norm", RmsNorm::new().epsilon(norm_epsilon));
+    let head = LlamaOptions::linear(vocabulary);
+    Ok(match tied {
+        true => chain.tied("lm_head", head, "embed_tokens.weight"),
+        false => chain.named("lm_head", head),
+    })
+}
