@@ -429,6 +429,7 @@ const KINDS: [&[&str]; 21] = [
         "model.kv_heads=2",
         "model.rope_theta=500000",
         "model.norm_eps=1e-6",
+        "model.rope_scaling=llama3",
     ],
     &["optimizer.kind=muon", "optimizer.matrices=[0.*]", "optimizer.ns_coefficients=[3, -3.25, 1.25]"],
     &["run_dir=/tmp/none", "schedule.kind=linear", "optimizer.eps=1e-12", "seed=18446744073709551615"],

@@ -141,6 +141,22 @@ fn a_folder_of_others_says_what_the_model_is_and_the_run_has_the_bits_of_its_own
     );
     assert_eq!(start(&format!("{data} model.init_from=hub"), "newer").digest(), wanted);
 
+    // Scaled positions, as older ones and newer ones have them.
+    let llama3 = json!({"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 4});
+    write_config(&hub, &[("rope_scaling", llama3.clone())]);
+    let scaled = start(&format!("{data} model.init_from=hub"), "scaled").digest();
+    let keys = model_of(path, "scaled");
+    for key in ["rope_scaling: llama3", "rope_factor: 8.0", "rope_high_freq_factor: 4.0", "rope_context: 4"] {
+        assert!(keys.iter().any(|line| line == key), "{key}: {keys:?}");
+    }
+    let mut parameters = llama3;
+    parameters["rope_theta"] = json!(5000.0);
+    write_config(&hub, &[("rope_theta", json!(null)), ("rope_parameters", parameters)]);
+    assert_eq!(start(&format!("{data} model.init_from=hub"), "scaled-too").digest(), scaled);
+    write_config(&hub, &[("rope_scaling", json!({"type": "linear", "factor": 2.0}))]);
+    let linear = start(&format!("{data} model.init_from=hub"), "linear").digest();
+    assert!(linear != scaled && scaled != wanted && linear != wanted);
+
     // What is missing is said as it is called there.
     fs::remove_file(hub.join("model-2.safetensors")).unwrap();
     refused(path, &format!("train {data} model.init_from=hub"), &["model-2.safetensors", "hint:"]);
@@ -164,8 +180,8 @@ fn what_a_model_of_others_has_and_this_one_has_not_is_refused_at_its_place() {
         ("attention_bias", json!(true), "attention_bias of this llama"),
         ("mlp_bias", json!(true), "mlp_bias of this llama"),
         ("head_dim", json!(16), "head_dim of this llama"),
-        ("rope_scaling", json!({"rope_type": "llama3", "factor": 8.0}), "rope_scaling of this llama"),
-        ("rope_scaling", json!({"type": "linear", "factor": 8.0}), "rope_scaling of this llama"),
+        ("rope_scaling", json!({"rope_type": "yarn", "factor": 8.0}), "rope_scaling of this llama"),
+        ("rope_scaling", json!({"type": "dynamic", "factor": 8.0}), "rope_scaling of this llama"),
     ] {
         write_config(path, &[(key, value)]);
         refused(path, &format!("train {data}"), &[words, "config.json:1:", "hint:"]);
@@ -175,7 +191,7 @@ fn what_a_model_of_others_has_and_this_one_has_not_is_refused_at_its_place() {
     write_config(path, &[("model_type", json!("gpt2")), ("activation_function", json!("relu"))]);
     refused(path, &format!("train {data}"), &["activation_function of this gpt2"]);
     // A model of another kind, or of none that is known here, is what the user says.
-    write_config(path, &[("rope_scaling", json!({"type": "linear"}))]);
+    write_config(path, &[("rope_scaling", json!({"type": "yarn"}))]);
     refused(path, &format!("train {data} model.kind=gpt"), &["model.init_from: model.safetensors:"]);
     write_config(path, &[("model_type", json!("rwkv"))]);
     refused(path, &format!("train {data} model.kind=llama"), &["model.init_from: model.safetensors:"]);
@@ -189,6 +205,12 @@ fn what_a_model_of_others_has_and_this_one_has_not_is_refused_at_its_place() {
         ("model.kv_heads=3", "model.kv_heads: must divide model.heads"),
         ("model.width=30", "model.width: must be model.heads times an even number"),
         ("model.rope_theta=0.5", "model.rope_theta: must be at least 1"),
+        ("model.rope_scaling=linear model.rope_factor=0.5", "model.rope_factor: must be at least 1"),
+        (
+            "model.rope_scaling=llama3 model.rope_low_freq_factor=4",
+            "model.rope_high_freq_factor: must be above",
+        ),
+        ("model.rope_factor=4", "this key belongs to model.rope_scaling: linear | llama3"),
         ("model.norm_eps=0", "model.norm_eps: expected a number above 0"),
         ("model.dropout=0.1", "this key belongs to model.kind"),
     ] {
@@ -203,7 +225,7 @@ fn it_is_taken_to_transformers_and_comes_back_with_its_bits() {
     let path = folder.path();
     let small = "model.layers=2 model.width=16 model.heads=2";
     for (name, model, turned) in [
-        ("llama", "model.kind=llama model.kv_heads=1", None),
+        ("llama", "model.kind=llama model.kv_heads=1 model.rope_scaling=llama3 model.rope_context=4", None),
         ("qwen2", "model.kind=llama model.qkv_bias=true model.tied=true", None),
         ("gpt2", "model.kind=gpt2", Some("transformer.h.0.attn.c_attn.weight")),
     ] {

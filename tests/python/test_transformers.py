@@ -57,6 +57,22 @@ class Transformers(unittest.TestCase):
             num_key_value_heads=2, rms_norm_eps=1e-5, rope_parameters={"rope_type": "default", "rope_theta": 5e5})
         self.compared(LlamaForCausalLM(config).to(torch.bfloat16), "")
 
+    def test_llamas_of_scaled_positions_give_the_same_logits_here_and_back(self):
+        from transformers import LlamaConfig, LlamaForCausalLM
+
+        torch.manual_seed(5)
+        llama3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 16}
+        for scaling in (llama3, {"rope_type": "linear", "factor": 4.0}):
+            config = LlamaConfig(
+                vocab_size=TOKENS, hidden_size=64, intermediate_size=176, num_hidden_layers=2, num_attention_heads=4,
+                num_key_value_heads=2, rope_parameters={**scaling, "rope_theta": 1000.0})
+            net = LlamaForCausalLM(config)
+            for name, parameter in net.named_parameters():
+                # Attention that looks far, and so at places.
+                if "q_proj" in name or "k_proj" in name:
+                    torch.nn.init.normal_(parameter, std=0.5)
+            self.compared(net, "")
+
     def test_a_tied_qwen_2_in_several_files_gives_the_same_logits_here_and_back(self):
         from transformers import Qwen2Config, Qwen2ForCausalLM
 

@@ -60,6 +60,13 @@ pub(super) fn layer(layers: &[Layer]) -> Result<Option<Layer>, ConfigError> {
         }
         let rope = told.inside("rope_parameters").and_then(|inside| inside.entry("rope_theta", ROPE_THETA));
         layer.extend(rope.or_else(|| told.entry("rope_theta", ROPE_THETA)));
+        let scaling =
+            SCALING_OF.iter().find_map(|key| Some((told.inside(key)?, told.inside(key)?.rope_type()?)));
+        if let Some((inside, kind @ ("linear" | "llama3"))) = scaling {
+            layer.push(written("model.rope_scaling", kind, place));
+            let words = if kind == "linear" { &SCALING[..1] } else { SCALING };
+            layer.extend(words.iter().filter_map(|(theirs, ours)| inside.entry(theirs, ours)));
+        }
         if family == "qwen2" {
             layer.push(written("model.qkv_bias", "true", place));
         }
@@ -70,6 +77,14 @@ pub(super) fn layer(layers: &[Layer]) -> Result<Option<Layer>, ConfigError> {
     Ok(Some(layer))
 }
 
+/// Where they say how positions are scaled: newer ones, and older ones.
+const SCALING_OF: [&str; 2] = ["rope_parameters", "rope_scaling"];
+const SCALING: Words = &[
+    ("factor", "model.rope_factor"),
+    ("low_freq_factor", "model.rope_low_freq_factor"),
+    ("high_freq_factor", "model.rope_high_freq_factor"),
+    ("original_max_position_embeddings", "model.rope_context"),
+];
 const ROPE_THETA: &str = "model.rope_theta";
 
 /// What was written last for a key.
@@ -123,6 +138,10 @@ impl<'a> Told<'a> {
         }
     }
 
+    fn rope_type(&self) -> Option<&'a str> {
+        self.text("rope_type").or(self.text("type"))
+    }
+
     /// Their value under our name.
     fn entry(&self, theirs: &str, ours: &str) -> Option<Entry> {
         let node = self.node(theirs)?;
@@ -173,10 +192,10 @@ impl<'a> Told<'a> {
         if windows {
             refuse("sliding_window", "each token of the one that is built in sees all before it");
         }
-        for key in ["rope_scaling", "rope_parameters"] {
-            let kind = self.inside(key).and_then(|inside| inside.text("rope_type").or(inside.text("type")));
-            if kind.is_some_and(|kind| kind != "default") {
-                refuse(key, "positions of the one that is built in are not scaled");
+        for key in SCALING_OF {
+            let kind = self.inside(key).and_then(|inside| inside.rope_type());
+            if kind.is_some_and(|kind| !["default", "linear", "llama3"].contains(&kind)) {
+                refuse(key, "positions of the one that is built in are scaled as by linear or llama3");
             }
         }
         problems

@@ -89,6 +89,8 @@ const ADAMW: &[&str] = &["adamw", "muon"];
 const CNNS: &[&str] = &["cnn", "cnn1d", "cnn3d"];
 /// The models with recurrent layers.
 const RECURRENT: &[&str] = &["lstm", "gru"];
+/// Scaled rotary positions.
+const SCALED: &[&str] = &["linear", "llama3"];
 /// The models of Llama's family.
 const LLAMA: &[&str] = &["llama"];
 const AUGMENT: Type = Type::Either(&[NONE, Type::List(&Type::Text)]);
@@ -300,6 +302,11 @@ pub static KEYS: &[Key] = &[
     Key::new("model.kv_heads", Type::Either(&[AUTO, COUNT]), "auto", Bits, "heads of keys and values, which divide heads: each is shared by as many; auto: as many as heads").when("model.kind", LLAMA),
     Key::new("model.feed_forward", Type::Either(&[AUTO, COUNT]), "auto", Bits, "width of the feed-forward layers; auto: 8/3 of width, to a multiple of 32").when("model.kind", LLAMA),
     Key::new("model.rope_theta", Type::Number(&POSITIVE), "10000", Bits, "how far apart in a text tokens are told by their places: the longest wave of rotary positions is 2 pi times that").when("model.kind", LLAMA),
+    Key::new("model.rope_scaling", Type::Choice(&["none", "linear", "llama3"]), "none", Bits, "how positions are brought nearer to one another: none | linear | llama3 (slow waves alone, as Llama 3.1 has it)").when("model.kind", LLAMA),
+    Key::new("model.rope_factor", Type::Number(&POSITIVE), "8", Bits, "how many times nearer").when("model.rope_scaling", SCALED),
+    Key::new("model.rope_low_freq_factor", Type::Number(&POSITIVE), "1", Bits, "waves that fit fewer times into model.rope_context are slow").when("model.rope_scaling", &["llama3"]),
+    Key::new("model.rope_high_freq_factor", Type::Number(&POSITIVE), "4", Bits, "waves that fit more times into it stay as they are").when("model.rope_scaling", &["llama3"]),
+    Key::new("model.rope_context", COUNT, "8192", Bits, "tokens that the model saw at once when it was trained first").when("model.rope_scaling", &["llama3"]),
     Key::new("model.norm_eps", Type::Number(&POSITIVE), "0.00001", Bits, "what norms add to the mean of squares").when("model.kind", LLAMA),
     Key::new("model.qkv_bias", Type::Bool, "false", Bits, "biases of queries, keys and values, as Qwen 2 has them").when("model.kind", LLAMA),
     Key::new("model.tied", Type::Bool, "false", Bits, "the head is the table of tokens").when("model.kind", LLAMA),

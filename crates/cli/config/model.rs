@@ -6,7 +6,7 @@ use super::choice::{ModelKind, StemKind};
 use super::parts::{choice, path, patterns};
 use super::resolve::Resolved;
 use super::value::counts;
-use dtrain_engine::device::Cell;
+use dtrain_engine::device::{Cell, RopeScaling};
 use std::path::PathBuf;
 
 /// What the parameters of a model begin with.
@@ -162,6 +162,8 @@ pub enum Model {
         feed_forward: Option<usize>,
         /// The base of rotary positions.
         rope_theta: f64,
+        /// How positions are scaled.
+        rope_scaling: RopeScaling,
         /// What norms add to the mean of squares.
         norm_eps: f64,
         /// Whether queries, keys and values have biases.
@@ -266,6 +268,7 @@ impl Model {
                     kv_heads: r.int("model.kv_heads"),
                     feed_forward: r.int("model.feed_forward"),
                     rope_theta: number("model.rope_theta"),
+                    rope_scaling: rope_scaling(r),
                     norm_eps: number("model.norm_eps"),
                     qkv_bias: r.flag("model.qkv_bias"),
                     tied: r.flag("model.tied"),
@@ -276,5 +279,21 @@ impl Model {
             ModelKind::Gpt => gpt(Gpt::Small),
             ModelKind::Gpt2 => gpt(Gpt::Gpt2),
         }
+    }
+}
+
+/// How positions are scaled.
+fn rope_scaling(r: &Resolved) -> RopeScaling {
+    let number = |key| r.number(key).expect("the table makes it a number");
+    let factor = || number("model.rope_factor");
+    match r.word("model.rope_scaling") {
+        "linear" => RopeScaling::Linear { factor: factor() },
+        "llama3" => RopeScaling::Llama3 {
+            factor: factor(),
+            low: number("model.rope_low_freq_factor"),
+            high: number("model.rope_high_freq_factor"),
+            context: r.count::<u32>("model.rope_context").into(),
+        },
+        _ => RopeScaling::None,
     }
 }

@@ -13,7 +13,7 @@ use super::onnx_format::{
 };
 use crate::error::CliError;
 use dtrain_data::{InputSpec, TargetSpec};
-use dtrain_engine::device::{Cell, Gelu, Mask};
+use dtrain_engine::device::{Cell, Gelu, Mask, RotarySpeeds};
 use dtrain_engine::{Behind, Description, Part, Taken};
 use prost::Message;
 
@@ -323,8 +323,9 @@ impl Graph<'_> {
                 let table = self.parameter(name, "weight");
                 self.node("Gather", &[&table, &x], vec![int("axis", 0)])
             }
-            Description::Rotary { heads, kv_heads, head, time, theta } => {
-                self.rotary([*heads, *kv_heads, *head, *time], *theta, &x)
+            Description::Rotary { heads, kv_heads, head, time, theta, scaling } => {
+                let speeds = RotarySpeeds::new(*theta, *head, *scaling);
+                self.rotary([*heads, *kv_heads, *head, *time], speeds, &x)
             }
             Description::SwiGlu { .. } => {
                 let parts = self.nodes_of("Split", &[&x], vec![int("axis", -1), int("num_outputs", 2)], 2);
@@ -420,10 +421,10 @@ impl Graph<'_> {
     }
 
     /// Queries and keys turned by their places, and keys and values for each head.
-    fn rotary(&mut self, [heads, kv_heads, head, time]: [usize; 4], theta: f64, x: &str) -> String {
+    fn rotary(&mut self, [heads, kv_heads, head, time]: [usize; 4], speeds: RotarySpeeds, x: &str) -> String {
         let half = head / 2;
         let table = |of: fn(f64) -> f64| -> Vec<f32> {
-            let angle = |at: usize| (at / head) as f64 * theta.powf(-2.0 * (at % half) as f64 / head as f64);
+            let angle = |at: usize| (at / head) as f64 * speeds.of(at % half);
             (0..time * head).map(|at| of(angle(at)) as f32).collect()
         };
         let cosines = self.floats("rotary_cosines", &[time, 1, head], &table(f64::cos));

@@ -3,7 +3,7 @@
 
 use super::network::{Network, Parameter, joined};
 use dtrain_data::{InputSpec, TargetSpec};
-use dtrain_engine::device::{Cell, Gelu, Mask};
+use dtrain_engine::device::{Cell, Gelu, Mask, RopeScaling};
 use dtrain_engine::{Behind, Description, Part, Taken};
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -166,9 +166,14 @@ const PUT: &str = "def put(module, name, value):\n    *path, last = name.split(\
                    module = getattr(module, step)\n    setattr(module, last, value)\n\n\n";
 
 /// What turns queries and keys by their places, and has keys and values for each head.
-const ROTARY: &str = "def rotary(x, heads, kv_heads, theta):\n    batch, time, width = x.shape\n    \
+const ROTARY: &str = "def rotary(x, heads, kv_heads, theta, factor=1.0, fast=None):\n    batch, time, width = x.shape\n    \
                       head = width // (heads + 2 * kv_heads)\n    \
                       rates = theta ** -(torch.arange(0, head, 2, dtype=torch.float64, device=x.device) / head)\n    \
+                      share = torch.zeros_like(rates)\n    \
+                      if fast:\n        \
+                      low, high, context = fast\n        \
+                      share = ((context * rates / (2 * torch.pi) - low) / (high - low)).clamp(0, 1)\n    \
+                      rates = rates / factor * (1 - share) + rates * share\n    \
                       places = torch.arange(time, dtype=torch.float64, device=x.device)\n    \
                       angles = (places[:, None] * rates)[:, None]\n    \
                       cosine, sine = angles.cos().to(x.dtype), angles.sin().to(x.dtype)\n    \
@@ -310,8 +315,15 @@ impl Body {
                 let module = self.module(name, format!("Embedding({vocabulary}, {width})"));
                 self.set(x, format!("{module}({x})"));
             }
-            Description::Rotary { heads, kv_heads, theta, .. } => {
-                self.set(x, format!("rotary({x}, {heads}, {kv_heads}, {theta:?})"));
+            Description::Rotary { heads, kv_heads, theta, scaling, .. } => {
+                let scaled = match scaling {
+                    RopeScaling::None => String::new(),
+                    RopeScaling::Linear { factor } => format!(", {factor:?}"),
+                    RopeScaling::Llama3 { factor, low, high, context } => {
+                        format!(", {factor:?}, ({low:?}, {high:?}, {context:?})")
+                    }
+                };
+                self.set(x, format!("rotary({x}, {heads}, {kv_heads}, {theta:?}{scaled})"));
             }
             Description::SwiGlu { .. } => {
                 self.forward.push(format!("gate, {x} = {x}.chunk(2, -1)"));

@@ -11,6 +11,7 @@ use crate::gpt2_names::Gpt2Names;
 use crate::llama_names::LlamaNames;
 use dtrain_checkpoint::{Given, Lies, Names};
 use dtrain_data::InputSpec;
+use dtrain_engine::device::RopeScaling;
 use dtrain_engine::models::LlamaOptions;
 use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
@@ -83,6 +84,7 @@ impl Class {
                 kv_heads,
                 feed_forward,
                 rope_theta,
+                rope_scaling,
                 norm_eps,
                 qkv_bias,
                 tied,
@@ -96,9 +98,10 @@ impl Class {
                     "num_key_value_heads": kv_heads.unwrap_or(heads),
                     "hidden_act": "silu",
                     "rms_norm_eps": norm_eps,
-                    // Older ones read the first, newer ones the second.
+                    // Older ones read the first two, newer ones the third.
                     "rope_theta": rope_theta,
-                    "rope_parameters": { "rope_type": "default", "rope_theta": rope_theta },
+                    "rope_scaling": if rope_scaling == RopeScaling::None { Value::Null } else { scaled(rope_scaling) },
+                    "rope_parameters": rope_parameters(rope_theta, rope_scaling),
                     "tie_word_embeddings": tied,
                 });
                 if qkv_bias {
@@ -131,6 +134,27 @@ impl Class {
         let Value::Object(sizes) = sizes else { return None };
         Some(Self { name, sizes, names })
     }
+}
+
+/// How positions are scaled, in their words.
+fn scaled(scaling: RopeScaling) -> Value {
+    match scaling {
+        RopeScaling::None => json!({ "rope_type": "default" }),
+        RopeScaling::Linear { factor } => json!({ "rope_type": "linear", "factor": factor }),
+        RopeScaling::Llama3 { factor, low, high, context } => json!({
+            "rope_type": "llama3",
+            "factor": factor,
+            "low_freq_factor": low,
+            "high_freq_factor": high,
+            "original_max_position_embeddings": context as u64,
+        }),
+    }
+}
+
+fn rope_parameters(theta: f64, scaling: RopeScaling) -> Value {
+    let mut parameters = scaled(scaling);
+    parameters["rope_theta"] = json!(theta);
+    parameters
 }
 
 /// A matrix with rows for columns.

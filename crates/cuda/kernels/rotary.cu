@@ -2,8 +2,9 @@
 // turned by the angles of their places, keys and values there for each head of their group.
 // rotary_gradient: dx of it.
 //
-// The elements i and i + head / 2 of a head are a point of plane i, which is turned by place * rate^i. Row r has the place
-// `first + r % time`. The rate is given by the bits of its f64.
+// The elements i and i + head / 2 of a head are a point of plane i, which is turned by its place times its speed: of
+// f = rate^i and s = slope f + shift, from 0 to 1, f (slowed + s (1 - slowed)). Row r has the place `first + r % time`.
+// What is f64 is given by its bits.
 //
 // Launch: any grid, 256 threads; a loop over the planes of all rows. A thread finds the cosine and the sine of a plane once,
 // for all heads. Order: the gradients of a group's heads are added in order, then turned; in f32 with the CPU's bits.
@@ -37,15 +38,27 @@ struct Angle {
     }
 };
 
-// How far a plane turns a place: a power of the rate, by its squares.
-__device__ inline double speed_of(u32 plane, double rate) {
-    double speed = 1.0, square = rate;
-    for (u32 rest = plane; rest != 0; rest >>= 1) {
-        if (rest & 1) speed = speed * square;
-        square = square * square;
+// How far planes turn a place.
+struct Speeds {
+    double rate, slowed, slope, shift;
+
+    __device__ Speeds(u64 rate, u64 slowed, u64 slope, u64 shift)
+        : rate(of_bits(rate)), slowed(of_bits(slowed)), slope(of_bits(slope)), shift(of_bits(shift)) {}
+
+    __device__ static double of_bits(u64 bits) { return __longlong_as_double((long long)bits); }
+
+    // A power of the rate, by its squares, and slowed down.
+    __device__ double of(u32 plane) const {
+        double speed = 1.0, square = rate;
+        for (u32 rest = plane; rest != 0; rest >>= 1) {
+            if (rest & 1) speed = speed * square;
+            square = square * square;
+        }
+        double fast = slope * speed + shift;
+        fast = fast < 0.0 ? 0.0 : fast > 1.0 ? 1.0 : fast;
+        return speed * (slowed + fast * (1.0 - slowed));
     }
-    return speed;
-}
+};
 
 // A point of a plane, whose coordinates lie half a head apart.
 struct Point {
@@ -90,18 +103,20 @@ const u32 TOGETHER = 4;
 
 // f(row, plane, angle) for each plane of all rows.
 template <class F>
-__device__ inline void over_planes(u64 points, u32 planes, u32 time, u32 first, u64 rate, F f) {
+__device__ inline void over_planes(u64 points, u32 planes, u32 time, u32 first, const Speeds& speeds, F f) {
     for (u64 i = first_element(); i < points; i += next_element()) {
         u64 row = i / planes;
         u32 plane = (u32)(i % planes), place = first + (u32)(row % time);
-        f(row, plane, Angle((double)place * speed_of(plane, __longlong_as_double((long long)rate))));
+        f(row, plane, Angle((double)place * speeds.of(plane)));
     }
 }
 
 extern "C" __global__ void __launch_bounds__(256) NAME(rotary_, )(
-    const Stored* x, Stored* y, u64 points, u32 time, u32 first, u32 queries, u32 keys, u32 planes, u64 rate) {
+    const Stored* x, Stored* y, u64 points, u32 time, u32 first, u32 queries, u32 keys, u32 planes,
+    u64 rate, u64 slowed, u64 slope, u64 shift) {
     Heads heads = {queries, keys, planes};
-    over_planes(points, planes, time, first, rate, [&](u64 row, u32 plane, const Angle& angle) {
+    Speeds speeds(rate, slowed, slope, shift);
+    over_planes(points, planes, time, first, speeds, [&](u64 row, u32 plane, const Angle& angle) {
         const Stored* from = x + row * heads.at(heads.all()) + plane;
         Stored* to = y + row * heads.at(3 * queries) + plane;
         for (u32 head = 0; head < heads.all(); head += TOGETHER) {
@@ -123,9 +138,11 @@ extern "C" __global__ void __launch_bounds__(256) NAME(rotary_, )(
 }
 
 extern "C" __global__ void __launch_bounds__(256) NAME(rotary_gradient_, )(
-    const Stored* dy, Stored* dx, u64 points, u32 time, u32 first, u32 queries, u32 keys, u32 planes, u64 rate) {
+    const Stored* dy, Stored* dx, u64 points, u32 time, u32 first, u32 queries, u32 keys, u32 planes,
+    u64 rate, u64 slowed, u64 slope, u64 shift) {
     Heads heads = {queries, keys, planes};
-    over_planes(points, planes, time, first, rate, [&](u64 row, u32 plane, const Angle& angle) {
+    Speeds speeds(rate, slowed, slope, shift);
+    over_planes(points, planes, time, first, speeds, [&](u64 row, u32 plane, const Angle& angle) {
         const Stored* from = dy + row * heads.at(3 * queries) + plane;
         Stored* to = dx + row * heads.at(heads.all()) + plane;
         for (u32 head = 0; head < heads.all(); head += TOGETHER) {

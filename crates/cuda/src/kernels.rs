@@ -242,16 +242,16 @@ kernels! {
         DOT_ROWS_F16 "dot_rows_f16" 256 "hhHuu"
     }
     ROTARY_CU "rotary.cu" ["f32.cuh"] {
-        ROTARY "rotary_f32" 256 "fFluuuuul"
-        ROTARY_GRADIENT "rotary_gradient_f32" 256 "fFluuuuul"
+        ROTARY "rotary_f32" 256 "fFluuuuullll"
+        ROTARY_GRADIENT "rotary_gradient_f32" 256 "fFluuuuullll"
     }
     ROTARY_BF16_CU "rotary.cu" ["bf16.cuh"] {
-        ROTARY_BF16 "rotary_bf16" 256 "hHluuuuul"
-        ROTARY_GRADIENT_BF16 "rotary_gradient_bf16" 256 "hHluuuuul"
+        ROTARY_BF16 "rotary_bf16" 256 "hHluuuuullll"
+        ROTARY_GRADIENT_BF16 "rotary_gradient_bf16" 256 "hHluuuuullll"
     }
     ROTARY_F16_CU "rotary.cu" ["f16.cuh"] {
-        ROTARY_F16 "rotary_f16" 256 "hHluuuuul"
-        ROTARY_GRADIENT_F16 "rotary_gradient_f16" 256 "hHluuuuul"
+        ROTARY_F16 "rotary_f16" 256 "hHluuuuullll"
+        ROTARY_GRADIENT_F16 "rotary_gradient_f16" 256 "hHluuuuullll"
     }
     DROPOUT_CU "dropout.cu" ["f32.cuh", "wide.cuh"] {
         DROPOUT "dropout_f32" 256 "fFluuuuuur"

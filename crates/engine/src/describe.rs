@@ -2,7 +2,7 @@
 //!
 //! Parameters are found by their names in the layout. It does not know any format.
 
-use crate::device::{Cell, Gelu, Mask};
+use crate::device::{Cell, Gelu, Mask, RopeScaling};
 
 /// One stage.
 #[derive(Clone, Debug, PartialEq)]
@@ -116,6 +116,8 @@ pub enum Description {
         time: usize,
         /// What the last plane of a head turns by is nearly the reciprocal of.
         theta: f64,
+        /// How positions are scaled.
+        scaling: RopeScaling,
     },
     /// `a sigmoid(a) b` of the halves of the last dimension.
     SwiGlu {

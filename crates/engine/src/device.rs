@@ -21,8 +21,8 @@ pub use losses::{CrossEntropy, LossSums, Outputs};
 pub use recurrent::{Cell, CellGradients, CellStep, CellsKept, GATES};
 pub use shapes::{
     Activation, Affine, Attended, AttentionShape, BatchNormOutputs, Centre, ChannelNorm, Curve, Gelu, Leaf,
-    LinearShape, Mask, Matrices, Newest, NormGradients, NormInputs, Operands, Pool2d, Product, RotaryShape,
-    RowNorm, Rows, Strides, Write,
+    LinearShape, Mask, Matrices, Newest, NormGradients, NormInputs, Operands, Pool2d, Product, RopeScaling,
+    RotaryShape, RotarySpeeds, RowNorm, Rows, Strides, Write,
 };
 pub use updates::{AdamW, Along, Lion, NORM_BLOCK, Sgd};
 

@@ -9,8 +9,8 @@ use crate::cpu::{Cpu, KERNEL_REVISION};
 use crate::device::{
     Activation, AdamW, Affine, Attended, AttentionShape, BatchNormOutputs, Cell, CellGradients, CellStep,
     CellsKept, ChannelNorm, Conv2dShape, Conv3dShape, CrossEntropy, Device, GATES, Gelu, LinearShape,
-    LossSums, Mask, NormGradients, NormInputs, Operands, Outputs, Pool2d, Product, RotaryShape, RowNorm,
-    Rows, Sgd, Strides, Write,
+    LossSums, Mask, NormGradients, NormInputs, Operands, Outputs, Pool2d, Product, RopeScaling, RotaryShape,
+    RotarySpeeds, RowNorm, Rows, Sgd, Strides, Write,
 };
 use dtrain_types::{Digest, Fingerprint, Key, MicroBatch, Seed, Site, Step};
 
@@ -296,8 +296,9 @@ impl SelfTest<'_> {
         self.output(70 * 18, |cpu, y| cpu.swiglu(shape, &x[..70 * 36], y));
         self.output(70 * 36, |cpu, dx| cpu.swiglu_gradient(shape, &x[..70 * 36], &dy[..70 * 18], dx));
 
-        let rate = RotaryShape::rate(10_000.0, 6);
-        let shape = RotaryShape { batch: 2, time: 5, first: 1_000, heads: 6, kv_heads: 2, head: 6, rate };
+        let scaling = RopeScaling::Llama3 { factor: 8.0, low: 1.0, high: 4.0, context: 64.0 };
+        let speeds = RotarySpeeds::new(10_000.0, 6, scaling);
+        let shape = RotaryShape { batch: 2, time: 5, first: 1_000, heads: 6, kv_heads: 2, head: 6, speeds };
         let (packed, spread) = (shape.rows() * shape.packed(), shape.rows() * shape.spread());
         self.output(spread, |cpu, y| cpu.rotary(&shape, &x[..packed], y));
         self.output(packed, |cpu, dx| cpu.rotary_gradient(&shape, &dy[..spread], dx));

@@ -304,16 +304,37 @@ fn a_gated_half_and_its_gradients_are_right() {
 #[test]
 fn rotary_positions_and_their_gradients_are_right() {
     let cpu = cpu();
-    for (theta, first, [batch, time, heads, kv_heads, head]) in [
-        (10_000.0, 0, [1, 1, 1, 1, 2]),
-        (10_000.0, 0, [3, 50, 4, 4, 64]),
-        (500_000.0, 8_000, [2, 7, 6, 2, 20]),
-        (1_000_000.0, 131_000, [1, 30, 8, 1, 512]),
+    let none = RopeScaling::None;
+    let llama3 = RopeScaling::Llama3 { factor: 32.0, low: 1.0, high: 4.0, context: 8_192.0 };
+    for (theta, scaling, first, [batch, time, heads, kv_heads, head]) in [
+        (10_000.0, none, 0, [1, 1, 1, 1, 2]),
+        (10_000.0, none, 0, [3, 50, 4, 4, 64]),
+        (500_000.0, none, 8_000, [2, 7, 6, 2, 20]),
+        (500_000.0, llama3, 8_000, [2, 7, 6, 2, 64]),
+        (10_000.0, RopeScaling::Linear { factor: 4.0 }, 900, [2, 7, 6, 2, 64]),
+        (1_000_000.0, none, 131_000, [1, 30, 8, 1, 512]),
     ] {
-        let rate = RotaryShape::rate(theta, head);
+        let speeds = RotarySpeeds::new(theta, head, scaling);
         let exact = f64::powf(theta, -2.0 / head as f64);
-        assert!((rate - exact).abs() <= 1e-15, "{theta} of {head}: {rate:e}, {exact:e}");
-        let shape = RotaryShape { batch, time, first, heads, kv_heads, head, rate };
+        assert!((speeds.rate - exact).abs() <= 1e-15, "{theta} of {head}: {:e}, {exact:e}", speeds.rate);
+        let shape = RotaryShape { batch, time, first, heads, kv_heads, head, speeds };
+        // As transformers has it.
+        let speed = |plane: usize| {
+            let plain = theta.powf(-2.0 * plane as f64 / head as f64);
+            match scaling {
+                RopeScaling::None => plain,
+                RopeScaling::Linear { factor } => plain / factor,
+                RopeScaling::Llama3 { factor, low, high, context } => {
+                    let wave = 2.0 * std::f64::consts::PI / plain;
+                    let smooth = (context / wave - low) / (high - low);
+                    match wave {
+                        _ if wave < context / high => plain,
+                        _ if wave > context / low => plain / factor,
+                        _ => (1.0 - smooth) * plain / factor + smooth * plain,
+                    }
+                }
+            }
+        };
         let (packed, spread) = (shape.packed(), shape.spread());
         let (x, dy) = (numbers(1, shape.rows() * packed), numbers(2, shape.rows() * spread));
         let (mut y, mut dx) = (vec![0.0; shape.rows() * spread], vec![0.0; shape.rows() * packed]);
@@ -326,7 +347,7 @@ fn rotary_positions_and_their_gradients_are_right() {
             {
                 let (to, from) = (row * spread + to * head, row * packed + from * head);
                 for i in 0..head / 2 {
-                    let angle = if turns { place * theta.powf(-2.0 * i as f64 / head as f64) } else { 0.0 };
+                    let angle = if turns { place * speed(i) } else { 0.0 };
                     let (sine, cosine) = angle.sin_cos();
                     let j = i + head / 2;
                     let [a, b] = [i, j].map(|i| f64::from(x[from + i]));
@@ -550,7 +571,8 @@ fn slices_of_a_wrong_length_are_refused() {
         cpu.layer_norm(norm, &x, &x[..8], Some(&x[..8]), &mut [0.0; 64], &mut [0.0; 15])
     });
     refuses(|cpu| cpu.swiglu(rows, &x, &mut [0.0; 64]));
-    let shape = RotaryShape { batch: 2, time: 2, first: 0, heads: 2, kv_heads: 1, head: 4, rate: 0.5 };
+    let speeds = RotarySpeeds::new(100.0, 4, RopeScaling::None);
+    let shape = RotaryShape { batch: 2, time: 2, first: 0, heads: 2, kv_heads: 1, head: 4, speeds };
     refuses(|cpu| cpu.rotary(&shape, &x, &mut [0.0; 95]));
     refuses(|cpu| cpu.rotary(&RotaryShape { kv_heads: 3, ..shape }, &[1.0; 128], &mut [0.0; 96]));
     refuses(|cpu| cpu.rotary(&RotaryShape { head: 3, ..shape }, &x[..48], &mut [0.0; 72]));

@@ -5,15 +5,15 @@
 use super::{Values, ValuesMut, alike, same, size};
 use crate::kernels;
 use crate::launch::{Argument, KernelLaunch, Queue};
-use dtrain_engine::device::RotaryShape;
+use dtrain_engine::device::{RotaryShape, RotarySpeeds};
 
 /// What both kernels are told of a shape: points, positions, the place of the first, heads of queries, of keys, planes of a head, and
-/// the rate's bits. A point is a plane of one row.
+/// the bits of its speeds. A point is a plane of one row.
 ///
 /// *Panics* on heads that do not fit, and on lengths that are not the shape's.
 #[track_caller]
-fn arguments(shape: &RotaryShape, packed: usize, spread: usize) -> (usize, [Argument; 7]) {
-    let RotaryShape { time, first, heads, kv_heads, head, rate, .. } = *shape;
+fn arguments(shape: &RotaryShape, packed: usize, spread: usize) -> (usize, [Argument; 10]) {
+    let RotaryShape { time, first, heads, kv_heads, head, speeds, .. } = *shape;
     assert!(kv_heads > 0 && heads.is_multiple_of(kv_heads), "{heads} heads of queries, {kv_heads} of keys");
     let fits = head > 0 && head.is_multiple_of(2) && head <= RotaryShape::MOST_HEAD;
     assert!(fits, "heads of {head} elements");
@@ -23,7 +23,10 @@ fn arguments(shape: &RotaryShape, packed: usize, spread: usize) -> (usize, [Argu
     let points = shape.rows() * head / 2;
     let [time, first, heads, kv_heads, planes] =
         [time, first, heads, kv_heads, head / 2].map(|n| size(n).into());
-    (points, [(points as u64).into(), time, first, heads, kv_heads, planes, rate.to_bits().into()])
+    let RotarySpeeds { rate, slowed, slope, shift } = speeds;
+    let [rate, slowed, slope, shift] = [rate, slowed, slope, shift].map(|number| number.to_bits().into());
+    let all = (points as u64).into();
+    (points, [all, time, first, heads, kv_heads, planes, rate, slowed, slope, shift])
 }
 
 /// Rotary positions, and keys and values for each head; see [`RotaryShape`].
@@ -40,8 +43,9 @@ pub fn rotary<'x, 'y>(
     }
     let storage = alike(x.storage(), &[y.storage()]);
     let kernel = storage.of([&kernels::ROTARY, &kernels::ROTARY_BF16, &kernels::ROTARY_F16]);
-    let [all, time, first, heads, kv_heads, planes, rate] = of;
-    let arguments = [x.into(), (&mut y).into(), all, time, first, heads, kv_heads, planes, rate];
+    let [all, time, first, heads, kv_heads, planes, rate, slowed, slope, shift] = of;
+    let arguments =
+        [x.into(), (&mut y).into(), all, time, first, heads, kv_heads, planes, rate, slowed, slope, shift];
     queue.launch(&KernelLaunch::over(kernel, points, arguments));
 }
 
@@ -63,7 +67,8 @@ pub fn rotary_gradient<'x, 'y>(
         &kernels::ROTARY_GRADIENT_BF16,
         &kernels::ROTARY_GRADIENT_F16,
     ]);
-    let [all, time, first, heads, kv_heads, planes, rate] = of;
-    let arguments = [dy.into(), (&mut dx).into(), all, time, first, heads, kv_heads, planes, rate];
+    let [all, time, first, heads, kv_heads, planes, rate, slowed, slope, shift] = of;
+    let arguments =
+        [dy.into(), (&mut dx).into(), all, time, first, heads, kv_heads, planes, rate, slowed, slope, shift];
     queue.launch(&KernelLaunch::over(kernel, points, arguments));
 }

@@ -8,7 +8,7 @@ use dtrain_engine::device::{
     Activation, AdamW, Affine, Along, Attended, AttentionShape, BatchNormOutputs, Cell, CellGradients,
     CellStep, CellsKept, ChannelNorm, Conv3dShape, CrossEntropy, Curve, Device, Gelu, Leaf, LinearShape,
     Lion, LossSums, Mask, Matrices, NormGradients, NormInputs, Operands, Outputs, Pool2d, Product,
-    RotaryShape, RowNorm, Rows, Sgd, Strides, Write,
+    RopeScaling, RotaryShape, RotarySpeeds, RowNorm, Rows, Sgd, Strides, Write,
 };
 use dtrain_types::{Key, MicroBatch, Seed, Site, Step, Wire};
 
@@ -223,8 +223,8 @@ fn llama<R: Rig>(r: &R, to: &mut Results) {
     d.swiglu(halves, r.r(&x), r.w(&mut gated));
     d.swiglu_gradient(halves, r.r(&x), r.r(&gated), r.w(&mut d_gated));
     to.extend([("swiglu", r.get(&gated)), ("swiglu_gradient", r.get(&d_gated))]);
-    let rate = RotaryShape::rate(1e4, 10);
-    let places = RotaryShape { batch: 2, time: 7, first: 3, heads: 6, kv_heads: 2, head: 10, rate };
+    let speeds = RotarySpeeds::new(1e4, 10, RopeScaling::None);
+    let places = RotaryShape { batch: 2, time: 7, first: 3, heads: 6, kv_heads: 2, head: 10, speeds };
     let (packed, spread) = (r.put(&numbers(4, 14 * 100)), r.put(&numbers(5, 14 * 180)));
     let (mut turned, mut back) = (r.empty(14 * 180), r.empty(14 * 100));
     d.rotary(&places, r.r(&packed), r.w(&mut turned));

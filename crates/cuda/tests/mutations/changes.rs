@@ -37,6 +37,8 @@ pub static CHANGES: &[Change] = &[
     (&ROTARY, "first + (u32)(row % time)", "first + (u32)row", rotary::rotary),
     (&ROTARY, "first + (u32)(row % time)", "(u32)(row % time)", rotary::rotary),
     (&ROTARY, "if (rest & 1) speed", "if (plane & 1) speed", rotary::rotary),
+    (&ROTARY, "fast > 1.0 ? 1.0", "fast > 1.0 ? fast", rotary::rotary),
+    (&ROTARY, "slope * speed + shift", "slope * speed - shift", rotary::rotary),
     (&ROTARY, "(quarter + 1) & 2", "quarter & 2", rotary::rotary),
     (&ROTARY, "if (quarter & 2)", "if (quarter & 1)", rotary::rotary),
     (&ROTARY, "cosine = quarter & 1 ? s : c", "cosine = quarter & 1 ? c : c", rotary::rotary),

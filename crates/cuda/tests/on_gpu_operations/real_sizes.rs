@@ -6,8 +6,8 @@ use crate::stand_in::{Extent, cpu, ids, numbers};
 use crate::support::{Fake, device, extent};
 use dtrain_engine::device::{
     Activation, Attended, AttentionShape, Conv3dShape, CrossEntropy, Device, Gelu, LinearShape, Mask,
-    NormGradients, NormInputs, Operands, Outputs, Pool2d, Product, RotaryShape, RowNorm, Rows, Strides,
-    Write,
+    NormGradients, NormInputs, Operands, Outputs, Pool2d, Product, RopeScaling, RotaryShape, RotarySpeeds,
+    RowNorm, Rows, Strides, Write,
 };
 
 /// A size of the workloads; on the fake GPU an eighth of it.
@@ -162,8 +162,8 @@ pub fn beside_attention<R: Rig>(r: &R, to: &mut Results) {
 pub fn beside_attention_of_llama<R: Rig>(r: &R, to: &mut Results) {
     let (d, batch, time) = (r.device(), size(4), size(512));
     let (rows, head) = (batch * time, 64);
-    let rate = RotaryShape::rate(1e4, head);
-    let places = RotaryShape { batch, time, first: 0, heads: 8, kv_heads: 2, head, rate };
+    let speeds = RotarySpeeds::new(1e4, head, RopeScaling::None);
+    let places = RotaryShape { batch, time, first: 0, heads: 8, kv_heads: 2, head, speeds };
     let (packed, spread) = (rows * places.packed(), rows * places.spread());
     let (x, dy) = (r.put_activations(&numbers(1, packed)), r.put_activations(&numbers(2, spread)));
     let (mut y, mut dx) = (r.empty_activations(spread), r.empty_activations(packed));

@@ -3,30 +3,34 @@
 use super::stored::both;
 use super::{Buffer, Extent, Kind, StandIn, cpu, numbers};
 use dtrain_cuda::operations;
-use dtrain_engine::device::{Device, RotaryShape};
+use dtrain_engine::device::{Device, RopeScaling, RotaryShape, RotarySpeeds};
 
 /// Sequences, positions, the place of the first, heads of queries and of keys, and the width of one: the least, groups of one and of
-/// several, the widest head, none at all, and places so far that a quarter turn has to be known beyond f64.
-const SHAPES: [([usize; 6], f64); 8] = [
-    ([1, 1, 0, 1, 1, 2], 1e4),
-    ([2, 9, 0, 4, 4, 8], 1e4),
-    ([1, 3, 100_000, 2, 1, 512], 1e6),
-    ([0, 5, 0, 2, 1, 4], 1e4),
-    ([3, 130, 4000, 1, 1, 6], 1.0),
-    ([3, 33, 5, 6, 2, 22], 1e4),
-    ([1, 5, 2_000_000_000, 6, 2, 10], 5e5),
-    ([2, 7, 11, 12, 3, 20], 1e4),
+/// several, the widest head, none at all, and places so far that a quarter turn has to be known beyond f64. Scaled ones have slow planes,
+/// fast ones, and some between.
+const SHAPES: [([usize; 6], f64, RopeScaling); 8] = [
+    ([1, 1, 0, 1, 1, 2], 1e4, RopeScaling::None),
+    ([2, 9, 100, 4, 4, 32], 5e5, LLAMA3),
+    ([1, 3, 100_000, 2, 1, 512], 1e6, RopeScaling::None),
+    ([0, 5, 0, 2, 1, 4], 1e4, RopeScaling::None),
+    ([3, 130, 4000, 1, 1, 6], 1.0, RopeScaling::Linear { factor: 3.0 }),
+    ([3, 33, 5, 6, 2, 22], 1e4, RopeScaling::None),
+    ([1, 5, 2_000_000_000, 6, 2, 10], 5e5, RopeScaling::None),
+    ([2, 7, 11, 12, 3, 20], 1e4, LLAMA3),
 ];
+const LLAMA3: RopeScaling = RopeScaling::Llama3 { factor: 8.0, low: 1.0, high: 4.0, context: 512.0 };
 
 fn shapes(extent: Extent) -> impl Iterator<Item = RotaryShape> {
-    extent.of(2, &SHAPES).iter().map(|&([batch, time, first, heads, kv_heads, head], theta)| RotaryShape {
-        batch,
-        time,
-        first,
-        heads,
-        kv_heads,
-        head,
-        rate: RotaryShape::rate(theta, head),
+    extent.of(2, &SHAPES).iter().map(|&([batch, time, first, heads, kv_heads, head], theta, scaling)| {
+        RotaryShape {
+            batch,
+            time,
+            first,
+            heads,
+            kv_heads,
+            head,
+            speeds: RotarySpeeds::new(theta, head, scaling),
+        }
     })
 }
 

@@ -7,7 +7,7 @@
 
 use super::isa::on_every_isa;
 use super::math::cos_sin;
-use crate::device::RotaryShape;
+use crate::device::{RotaryShape, RotarySpeeds};
 
 /// *Panics* on heads that do not fit.
 pub(super) fn check(shape: &RotaryShape) {
@@ -17,17 +17,10 @@ pub(super) fn check(shape: &RotaryShape) {
     assert!(fits, "heads of {head} elements");
 }
 
-/// How far each plane of a head turns a place: powers of the rate, by its squares.
+/// How far each plane of a head turns a place.
 #[inline(always)]
-fn speeds(rate: f64) -> [f64; RotaryShape::MOST_HEAD / 2] {
-    std::array::from_fn(|plane| {
-        let (mut speed, mut square) = (1.0f64, rate);
-        for bit in 0..(RotaryShape::MOST_HEAD / 2).ilog2() {
-            speed = if plane >> bit & 1 == 0 { speed } else { speed * square };
-            square *= square;
-        }
-        speed
-    })
+fn all(speeds: RotarySpeeds) -> [f64; RotaryShape::MOST_HEAD / 2] {
+    std::array::from_fn(|plane| speeds.of(plane))
 }
 
 /// Cosines of a place, then sines.
@@ -68,7 +61,7 @@ on_every_isa! {
     pub(super) fn forward(shape: RotaryShape, row: usize, x: &[f32], y: &mut [f32], table: &mut [f32]) {
         let RotaryShape { heads, kv_heads, head, .. } = shape;
         let (wide, narrow, group) = (heads * head, kv_heads * head, heads / kv_heads);
-        let speeds = speeds(shape.rate);
+        let speeds = all(shape.speeds);
         for (i, (x, y)) in x.chunks_exact(shape.packed()).zip(y.chunks_exact_mut(shape.spread())).enumerate() {
             angles(shape.first + (row + i) % shape.time, &speeds, table);
             let (queries, others) = y.split_at_mut(wide);
@@ -94,7 +87,7 @@ on_every_isa! {
     pub(super) fn gradient(shape: RotaryShape, row: usize, dy: &[f32], dx: &mut [f32], table: &mut [f32]) {
         let RotaryShape { heads, kv_heads, head, .. } = shape;
         let (wide, narrow, group) = (heads * head, kv_heads * head, heads / kv_heads);
-        let speeds = speeds(shape.rate);
+        let speeds = all(shape.speeds);
         for (i, (dy, dx)) in dy.chunks_exact(shape.spread()).zip(dx.chunks_exact_mut(shape.packed())).enumerate() {
             angles(shape.first + (row + i) % shape.time, &speeds, table);
             let (queries, others) = dx.split_at_mut(wide);

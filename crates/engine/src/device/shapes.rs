@@ -198,7 +198,7 @@ impl RowNorm {
 /// their places, and keys and values come to be there for each head of their group, `y: [B, T, 3, heads, head]`. Group `g` is the heads
 /// from `g heads / kv_heads` on.
 ///
-/// The elements `i` and `i + head / 2` of a head are a point in a plane, which is turned by `place rate^i`.
+/// The elements `i` and `i + head / 2` of a head are a point in a plane, which is turned by its place times its speed.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct RotaryShape {
     /// Sequences.
@@ -213,19 +213,84 @@ pub struct RotaryShape {
     pub kv_heads: usize,
     /// Width of a head, which is even and at most [`RotaryShape::MOST_HEAD`].
     pub head: usize,
-    /// How much slower each plane turns than the one before; the first turns by 1 a place.
-    pub rate: f64,
+    /// How fast planes turn.
+    pub speeds: RotarySpeeds,
 }
 
-impl RotaryShape {
-    /// The widest head.
-    pub const MOST_HEAD: usize = 512;
+/// How far the planes of a head turn a place: `f (slowed + s (1 - slowed))`, of `f = rate^plane` and `s = slope f + shift`, which is no
+/// less than 0 and no more than 1. In f64.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct RotarySpeeds {
+    /// How much slower each plane turns than the one before.
+    pub rate: f64,
+    /// What slow planes are slowed down to; 1 leaves all as they are.
+    pub slowed: f64,
+    /// How much less of that a faster plane has.
+    pub slope: f64,
+    /// Where that begins.
+    pub shift: f64,
+}
 
-    /// The rate by which the planes of a head of this width reach `1 / theta`, which is above 0 and at most 1: its `head / 2`-th root. It is
-    /// the same everywhere, which no library's root promises.
+/// How positions are scaled, so that a model sees more of them than it was first trained on. *Source*: `rope_parameters` of Hugging Face's
+/// transformers.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub enum RopeScaling {
+    /// Not at all.
+    #[default]
+    None,
+    /// Places are so many times nearer to one another.
+    Linear {
+        /// How many times.
+        factor: f64,
+    },
+    /// So they are for planes that turn less than `low` times in a context of so many places; those that turn more than `high` times in it
+    /// stay as they are, and between them it changes evenly.
+    Llama3 {
+        /// How many times nearer.
+        factor: f64,
+        /// Turns below which a plane is slow.
+        low: f64,
+        /// Turns above which a plane is fast.
+        high: f64,
+        /// Places of the first training.
+        context: f64,
+    },
+}
+
+impl RotarySpeeds {
+    /// Those of a head of this width, whose last plane turns by nearly `1 / theta` a place. The rate is a root that is the same everywhere,
+    /// which no library's root promises.
     #[must_use]
-    pub fn rate(theta: f64, head: usize) -> f64 {
-        let (power, goal) = ((head / 2).max(1), 1.0 / theta);
+    pub fn new(theta: f64, head: usize, scaling: RopeScaling) -> Self {
+        let plain = Self { rate: Self::root(theta, (head / 2).max(1)), slowed: 1.0, slope: 0.0, shift: 0.0 };
+        match scaling {
+            RopeScaling::None => plain,
+            RopeScaling::Linear { factor } => Self { slowed: 1.0 / factor, ..plain },
+            RopeScaling::Llama3 { factor, low, high, context } => Self {
+                slowed: 1.0 / factor,
+                slope: context / (2.0 * std::f64::consts::PI * (high - low)),
+                shift: -low / (high - low),
+                ..plain
+            },
+        }
+    }
+
+    /// How far a plane turns a place.
+    #[must_use]
+    #[inline(always)]
+    pub fn of(&self, plane: usize) -> f64 {
+        let (mut speed, mut square) = (1.0f64, self.rate);
+        for bit in 0..(RotaryShape::MOST_HEAD / 2).ilog2() {
+            speed = if plane >> bit & 1 == 0 { speed } else { speed * square };
+            square *= square;
+        }
+        let fast = (self.slope * speed + self.shift).clamp(0.0, 1.0);
+        speed * (self.slowed + fast * (1.0 - self.slowed))
+    }
+
+    /// The root of `1 / theta`, which is above 0 and at most 1.
+    fn root(theta: f64, power: usize) -> f64 {
+        let goal = 1.0 / theta;
         let mut rate = 1.0f64;
         // Newton's steps come from above, first by a share of themselves, at the end by halves of the digits.
         for _ in 0..100 * power {
@@ -238,6 +303,11 @@ impl RotaryShape {
         }
         rate
     }
+}
+
+impl RotaryShape {
+    /// The widest head.
+    pub const MOST_HEAD: usize = 512;
 
     /// Rows of `x` and of `y`.
     #[must_use]

@@ -4,7 +4,7 @@
 //! *Source*: Touvron et al., "LLaMA", 2023, and "Llama 2", 2023; names, order and first weights of Hugging Face's transformers.
 
 use super::demand;
-use crate::device::{Device, RotaryShape};
+use crate::device::{Device, RopeScaling, RotaryShape};
 use crate::error::EngineError;
 use crate::stage::Init;
 use crate::stages::{Attention, Chain, Embedding, Linear, Residual, RmsNorm, Rotary, SwiGlu};
@@ -26,6 +26,8 @@ pub struct LlamaOptions {
     pub feed_forward: usize,
     /// The slowest of a head's planes turns by nearly its reciprocal a place.
     pub rope_theta: f64,
+    /// How positions are scaled.
+    pub rope_scaling: RopeScaling,
     /// What norms add to the mean of squares.
     pub norm_epsilon: f32,
     /// Whether the layers of queries, keys and values have biases, as Qwen 2 has them.
@@ -44,6 +46,7 @@ impl Default for LlamaOptions {
             kv_heads: 4,
             feed_forward: 352,
             rope_theta: 10_000.0,
+            rope_scaling: RopeScaling::None,
             norm_epsilon: 1e-5,
             qkv_bias: false,
             tied: false,
@@ -75,6 +78,19 @@ impl LlamaOptions {
         )?;
         demand(kv_heads > 0 && heads.is_multiple_of(kv_heads), "model.kv_heads", "must divide model.heads")?;
         demand(feed_forward > 0, "model.feed_forward", "must be at least 1")?;
+        let scales = match self.rope_scaling {
+            RopeScaling::None => true,
+            RopeScaling::Linear { factor } => factor >= 1.0,
+            RopeScaling::Llama3 { factor, low, high, context } => {
+                demand(
+                    low > 0.0 && high > low,
+                    "model.rope_high_freq_factor",
+                    "must be above model.rope_low_freq_factor",
+                )?;
+                factor >= 1.0 && context > 0.0
+            }
+        };
+        demand(scales, "model.rope_factor", "must be at least 1")?;
         demand(rope_theta >= 1.0 && rope_theta.is_finite(), "model.rope_theta", "must be at least 1")?;
         demand(norm_epsilon > 0.0 && norm_epsilon.is_finite(), "model.norm_eps", "must be above 0")
     }
@@ -94,7 +110,7 @@ impl LlamaOptions {
         let attention = Chain::new()
             .named("input_layernorm", norm())
             .named("self_attn", if qkv_bias { qkv } else { qkv.without_bias() })
-            .named("rotary", Rotary::new(heads, kv_heads, rope_theta))
+            .named("rotary", Rotary::new(heads, kv_heads, rope_theta).scaled(self.rope_scaling))
             .named("attention", Attention::new(heads))
             .named("self_attn.o_proj", Self::linear(width));
         let both = Linear::side_by_side(&[("gate_proj", feed_forward), ("up_proj", feed_forward)]);

@@ -1,7 +1,7 @@
 //! Rotary positions in front of attention, and keys and values that heads share.
 
 use crate::describe::Description;
-use crate::device::{Device, RotaryShape};
+use crate::device::{Device, RopeScaling, RotaryShape, RotarySpeeds};
 use crate::stage::{ArenaPlan, Backward, Forward, Needs, Pass, Shape, Stage};
 
 /// Queries, keys and values `[T, heads + 2 kv_heads, head]` as [`Attention`](super::Attention) takes them, `[T, 3, heads, head]`: queries
@@ -11,6 +11,7 @@ use crate::stage::{ArenaPlan, Backward, Forward, Needs, Pass, Shape, Stage};
 #[derive(Clone, Debug)]
 pub struct Rotary {
     theta: f64,
+    scaling: RopeScaling,
     shape: RotaryShape,
 }
 
@@ -18,8 +19,16 @@ impl Rotary {
     /// Of so many heads of queries, and so many of keys and values. The last plane of a head turns by nearly `1 / theta` a place.
     #[must_use]
     pub fn new(heads: usize, kv_heads: usize, theta: f64) -> Self {
-        let shape = RotaryShape { batch: 0, time: 0, first: 0, heads, kv_heads, head: 0, rate: 1.0 };
-        Self { theta, shape }
+        let speeds = RotarySpeeds { rate: 1.0, slowed: 1.0, slope: 0.0, shift: 0.0 };
+        let shape = RotaryShape { batch: 0, time: 0, first: 0, heads, kv_heads, head: 0, speeds };
+        Self { theta, scaling: RopeScaling::None, shape }
+    }
+
+    /// Scales positions.
+    #[must_use]
+    pub fn scaled(mut self, scaling: RopeScaling) -> Self {
+        self.scaling = scaling;
+        self
     }
 
     /// The rows of a pass: of whole texts, or the newest tokens of some.
@@ -43,7 +52,7 @@ impl<D: Device> Stage<D> for Rotary {
 
     fn describe(&self) -> Description {
         let RotaryShape { heads, kv_heads, head, time, .. } = self.shape;
-        Description::Rotary { heads, kv_heads, head, time, theta: self.theta }
+        Description::Rotary { heads, kv_heads, head, time, theta: self.theta, scaling: self.scaling }
     }
 
     fn needs(&self) -> Needs {
@@ -80,8 +89,8 @@ impl<D: Device> Stage<D> for Rotary {
         if !(self.theta >= 1.0 && self.theta.is_finite()) {
             return Err(format!("theta must be at least 1, got {}", self.theta));
         }
-        let rate = RotaryShape::rate(self.theta, head);
-        self.shape = RotaryShape { batch: input.rows(), time, head, rate, ..self.shape };
+        let speeds = RotarySpeeds::new(self.theta, head, self.scaling);
+        self.shape = RotaryShape { batch: input.rows(), time, head, speeds, ..self.shape };
         Ok(Shape::values(input.rows(), &[time, self.shape.spread()]))
     }
 
