@@ -7,8 +7,8 @@ use crate::harness::files::npy;
 use crate::harness::gpus::Host;
 use crate::harness::turn::has_turn;
 use crate::harness::{
-    CNN, CNN1D, CNN3D, Finished, GPT, GPT2, MLP, Running, Signal, checkpoints, dtrain, finish, folder, lives,
-    output, signal, write_table,
+    CNN, CNN1D, CNN3D, Finished, GPT, GPT2, LLAMA, MLP, Running, Signal, checkpoints, dtrain, finish, folder,
+    lives, output, signal, write_table,
 };
 use dtrain::Own;
 use dtrain::config::{Config, Machine};
@@ -69,6 +69,22 @@ fn convolutions_over_sequences_and_volumes_are_those_of_the_cpu_on_a_gpu_of_any_
         }
         assert_eq!(losses(&one).len(), 3);
     }
+}
+
+#[test]
+fn a_llama_is_that_of_the_cpu_on_a_gpu_of_any_number_of_ranks_in_halves_too() {
+    if !has_turn(14) {
+        return;
+    }
+    let Some(machine) = Host::new() else { return };
+    let model = format!("{LLAMA} model.kv_heads=2 model.rope_scaling=llama3 model.rope_context=4");
+    let run = |how: &str| machine.train(&format!("{model} steps=3 {how}"));
+    let [one, two, cpu] = ["devices=cuda:0 ranks=1", "devices=cuda:0,1", "devices=cpu ranks=1"].map(run);
+    assert_eq!(one.digest(), two.digest());
+    for (on_gpu, on_cpu) in losses(&one).iter().zip(losses(&cpu)) {
+        assert!((on_gpu - on_cpu).abs() <= 1e-4 * on_cpu, "{on_gpu} on a GPU, {on_cpu} on the CPU");
+    }
+    has_the_same_bits_in_every_world(&machine, (&model, "bf16", 3));
 }
 
 #[test]

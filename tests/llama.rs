@@ -2,13 +2,10 @@
 //! they are.
 
 use crate::harness::files::{read_tensors, write_tensors};
-use crate::harness::{audit_is_clean, dtrain, finish, folder, json, output, refused, said, train};
+use crate::harness::{LLAMA, audit_is_clean, dtrain, finish, folder, json, output, refused, said, train};
 use serde_json::{Value, json};
 use std::fs;
 use std::path::Path;
-
-const LLAMA: &str = "data.kind=text data.path=text.txt data.context=8 global_batch=22 micro_batch=3 model.kind=llama model.layers=2 \
-                     model.width=24 model.heads=4";
 
 #[test]
 fn heads_that_share_keys_have_the_same_bits_however_they_are_run() {
@@ -190,6 +187,8 @@ fn what_a_model_of_others_has_and_this_one_has_not_is_refused_at_its_place() {
     refused(path, &format!("train {data}"), &["sliding_window of this mistral"]);
     write_config(path, &[("model_type", json!("gpt2")), ("activation_function", json!("relu"))]);
     refused(path, &format!("train {data}"), &["activation_function of this gpt2"]);
+    write_config(path, &[("model_type", json!("gpt2")), ("layer_norm_epsilon", json!(1e-6))]);
+    refused(path, &format!("train {data}"), &["layer_norm_epsilon of this gpt2"]);
     // A model of another kind, or of none that is known here, is what the user says.
     write_config(path, &[("rope_scaling", json!({"type": "yarn"}))]);
     refused(path, &format!("train {data} model.kind=gpt"), &["model.init_from: model.safetensors:"]);

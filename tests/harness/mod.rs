@@ -53,6 +53,10 @@ pub const TOKENS: &str = "data.kind=tokens data.path=ids data.vocabulary=300 dat
 pub const GPT2: &str = "data.kind=text data.path=text.txt data.context=8 global_batch=22 micro_batch=3 model.kind=gpt2 \
                         model.layers=2 model.width=16 model.heads=2 model.dropout=0.1";
 
+/// One of Llama's family.
+pub const LLAMA: &str = "data.kind=text data.path=text.txt data.context=8 global_batch=22 micro_batch=3 model.kind=llama \
+                         model.layers=2 model.width=24 model.heads=4";
+
 /// An empty folder to run in, with a text for the language model.
 pub fn folder() -> tempfile::TempDir {
     let folder = tempfile::tempdir().expect("a temporary folder");

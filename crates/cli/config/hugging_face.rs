@@ -168,6 +168,15 @@ impl<'a> Told<'a> {
             if is_other("activation_function", &["gelu_new", "gelu_pytorch_tanh"]) {
                 refuse("activation_function", "the one that is built in has gelu_new");
             }
+            if differs("layer_norm_epsilon", Some(1e-5)) {
+                refuse("layer_norm_epsilon", "the one that is built in adds 1e-5");
+            }
+            if is_on("scale_attn_by_inverse_layer_idx") {
+                refuse(
+                    "scale_attn_by_inverse_layer_idx",
+                    "attention of the one that is built in is scaled alike in all layers",
+                );
+            }
             if differs("n_inner", self.number("n_embd").map(|width| 4.0 * width)) {
                 refuse("n_inner", "the one that is built in has 4 n_embd");
             }
