@@ -111,10 +111,12 @@ fn tables(plan: &Plan, replica: &dyn Replica, chosen: &Chosen) -> String {
     let layout = &replica.about().layout;
     let mut text = String::new();
     // Writing to a string cannot fail.
-    let _ = writeln!(text, "{:<28} {:<20} {:>10}  section", "tensor", "shape", "elements");
+    let wide = layout.tensors.iter().map(|tensor| tensor.name.len()).max().unwrap_or(0).max(28);
+    let _ = writeln!(text, "{:<wide$} {:<20} {:>10}  section", "tensor", "shape", "elements");
     for tensor in &layout.tensors {
         let (shape, elements) = (format!("{:?}", tensor.shape), grouped(tensor.elements() as u64));
-        let _ = writeln!(text, "{:<28} {shape:<20} {elements:>10}  {}", tensor.name, tensor.section.name());
+        let _ =
+            writeln!(text, "{:<wide$} {shape:<20} {elements:>10}  {}", tensor.name, tensor.section.name());
     }
     if let Rule::Muon(_) = plan.config.optimizer.rule {
         let names: Vec<&str> = hidden_matrices(layout).iter().map(|tensor| &*tensor.name).collect();
