@@ -258,3 +258,33 @@ fn it_is_taken_to_transformers_and_comes_back_with_its_bits() {
     let figures = json(path, "eval llama --json");
     assert!(figures["loss"].as_f64().is_some_and(f64::is_finite), "{figures}");
 }
+
+#[test]
+fn ids_by_another_tokenizer_than_that_of_the_model_are_warned_of() {
+    let folder = folder();
+    let path = folder.path();
+    said(path, "tokenize text.txt --vocabulary 300 -o own");
+    said(path, "tokenize text.txt --vocabulary 270 -o other");
+    let data = "data.kind=tokens data.context=8 global_batch=8 micro_batch=8 steps=2";
+    let small = "model.kind=llama model.layers=1 model.width=16 model.heads=2";
+    train(path, &format!("{data} data.path=own {small} name=first")).succeeded();
+    said(path, "export first --to transformers");
+    let warning = "another tokenizer than that of the model in first-transformers";
+    let begun = |ids: &str| {
+        train(path, &format!("{data} data.path={ids} model.init_from=first-transformers name=on-{ids}"))
+    };
+    let [own, other] = ["own", "other"].map(begun);
+    own.succeeded();
+    assert!(!own.stderr.contains(warning), "{}", own.stderr);
+    other.succeeded();
+    other.said(warning);
+    // The model has as many tokens as it had.
+    assert!(model_of(path, "on-other").iter().any(|line| line == "kind: llama"));
+    let vocabulary = |run: &str| {
+        let config = fs::read_to_string(path.join("runs").join(run).join("config.yaml")).unwrap();
+        let line = config.lines().find(|line| line.trim().starts_with("vocabulary: ")).expect("it is there");
+        line.split('#').next().map(|line| line.trim().to_owned())
+    };
+    assert_eq!(vocabulary("on-other"), vocabulary("first"));
+    assert_ne!(vocabulary("first").as_deref(), Some("vocabulary: 270"));
+}

@@ -26,6 +26,31 @@ pub fn keep(run: &RunFolder, config: &Config, parent: Option<&RunFolder>) -> Res
     Ok(())
 }
 
+/// What tells one tokenizer from another: words, numbers, and what they make of spaces and of letters beyond ASCII.
+const PROBE: &str = "The quick brown fox, 1234 times over\n    the lazy dog's \u{e4}\u{e9}\u{4e2d}.";
+
+/// What is to be said where the ids of a run were made by another tokenizer than that of the model that it begins with: what that has learnt of
+/// its tokens says nothing of these.
+///
+/// *Blocks* on the disk.
+#[must_use]
+pub fn note_of_another(config: &Config) -> Option<String> {
+    let Some(Source::Tokens(ids)) = &config.data else { return None };
+    let given = config.beginning.file.as_deref()?;
+    let folder = if given.is_dir() { given } else { given.parent()? };
+    let (ours, theirs) = (ids.tokenizer()?, folder.join(TOKENIZER));
+    if std::fs::read(&ours).ok()? == std::fs::read(&theirs).ok()? {
+        return None;
+    }
+    let tokens = |file: &Path| Tokenizer::open(file).ok()?.encode(PROBE).ok();
+    (tokens(&ours)? != tokens(&theirs)?).then(|| {
+        let shown = folder.display();
+        format!(
+            "the ids were made by another tokenizer than that of the model in {shown}; `dtrain tokenize -t {shown}` makes them by its own"
+        )
+    })
+}
+
 /// A tokenizer, and what lies beside it and says which token ends a text, if that is there: the tokenizer comes last.
 pub fn files(tokenizer: &Path) -> impl Iterator<Item = (&'static str, PathBuf)> {
     let settings = Some(tokenizer.with_file_name(SETTINGS)).filter(|file| file.is_file());

@@ -162,10 +162,13 @@ pub fn run(
     let carried = backend.notes(several);
     let shrunk = shrunk.map(|(_, note)| note);
     let again = note_of_beginning_again(&request, predecessor);
+    let begins = matches!(request.start, Start::Fresh);
+    let tokenizer = if begins { run_tokenizer::note_of_another(&plan.config) } else { None };
     for note in request
         .notes
         .iter()
         .chain(&again)
+        .chain(&tokenizer)
         .chain(&in_shards)
         .chain(&shrunk)
         .chain(&other_bits)
