@@ -3,12 +3,16 @@
 import importlib.util
 import subprocess
 import tempfile
+import threading
 import unittest
 from pathlib import Path
 
 import numpy as np
 import torch
 
+#: transformers loads a model with PyTorch's initialisation and default type exchanged for the whole process, which a model that is made in
+#: another thread meanwhile gets: one test at a time.
+ALONE = threading.Lock()
 CONTEXT = 24
 TOKENS = 300
 #: The least that a learning rate can be: no parameter moves.
@@ -21,6 +25,10 @@ def command(folder, words):
 
 @unittest.skipIf(importlib.util.find_spec("transformers") is None, "there is no transformers")
 class Transformers(unittest.TestCase):
+    def setUp(self):
+        ALONE.acquire()
+        self.addCleanup(ALONE.release)
+
     def compared(self, net, model, **how):
         """What a network says, and what dtrain says that began with its folder; the folder that it gives back is loaded again."""
         from transformers import AutoModelForCausalLM
