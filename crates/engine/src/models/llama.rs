@@ -7,7 +7,7 @@ use super::demand;
 use crate::device::{Device, RopeScaling, RotaryShape};
 use crate::error::EngineError;
 use crate::stage::Init;
-use crate::stages::{Attention, Chain, Embedding, Linear, Residual, RmsNorm, Rotary, SwiGlu};
+use crate::stages::{Attention, Chain, Embedding, LayerNorm, Linear, Residual, Rotary, SwiGlu};
 
 /// Options of [`llama`].
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -103,7 +103,7 @@ impl LlamaOptions {
     /// One block: `h + o(attention(rotary(qkv(norm(h)))))`, then `h + down(swiglu(gate_up(norm(h))))`.
     fn block<D: Device>(&self) -> Chain<D> {
         let Self { width, heads, kv_heads, feed_forward, rope_theta, norm_epsilon, qkv_bias, .. } = *self;
-        let norm = || RmsNorm::new().epsilon(norm_epsilon);
+        let norm = || LayerNorm::rms().epsilon(norm_epsilon);
         let keys = width / heads * kv_heads;
         let qkv = Linear::side_by_side(&[("q_proj", width), ("k_proj", keys), ("v_proj", keys)]);
         let qkv = qkv.starting(START, Init::Constant(0.0));
@@ -138,7 +138,7 @@ pub fn llama<D: Device>(options: &LlamaOptions) -> Result<Chain<D>, EngineError>
     for i in 0..layers {
         chain = chain.named(&format!("layers.{i}"), options.block());
     }
-    let chain = chain.named("norm", RmsNorm::new().epsilon(norm_epsilon));
+    let chain = chain.named("norm", LayerNorm::rms().epsilon(norm_epsilon));
     let head = LlamaOptions::linear(vocabulary);
     Ok(match tied {
         true => chain.tied("lm_head", head, "embed_tokens.weight"),

@@ -33,7 +33,7 @@ pub use embedding::Embedding;
 pub(crate) use lies::{Gradients, Inside, Parameters, Whole};
 pub use linear::Linear;
 pub use max_pool::{MaxPool, MaxPool1d, MaxPool3d, MaxPoolOver};
-pub use norm::{BatchNorm, LayerNorm, RmsNorm};
+pub use norm::{BatchNorm, LayerNorm};
 pub use pointwise::{Dropout, Flatten, Relu, Sigmoid};
 pub use pool::AvgPool;
 pub use projected::Projected;

@@ -6,115 +6,35 @@ use crate::device::{
 };
 use crate::stage::{ArenaPlan, Backward, Forward, Init, Mode, Needs, ParamLayout, Pass, Shape, Stage};
 
-/// Layer norm over the last dimension, with gain and bias.
+/// Layer norm over the last dimension, with gain and bias; or RMS norm, with gain alone: each element divided by the root of the mean of squares.
 #[derive(Clone, Debug)]
-pub struct LayerNorm(OverRows);
-
-/// RMS norm over the last dimension, with gain: each element divided by the root of the mean of squares.
-#[derive(Clone, Debug)]
-pub struct RmsNorm(OverRows);
+pub struct LayerNorm {
+    /// Of no row: a pass has its own.
+    norm: RowNorm,
+    layout: ParamLayout,
+}
 
 impl LayerNorm {
     /// A layer norm that adds 1e-5 to the variance.
     #[must_use]
     pub fn new() -> Self {
-        Self(OverRows::new(Centre::Mean))
+        Self::about(Centre::Mean)
     }
 
-    /// Adds this to the variance.
-    #[must_use]
-    pub fn epsilon(mut self, epsilon: f32) -> Self {
-        self.0.norm.epsilon = epsilon;
-        self
-    }
-}
-
-impl Default for LayerNorm {
-    fn default() -> Self {
-        Self::new()
-    }
-}
-
-impl RmsNorm {
     /// An RMS norm that adds 1e-5 to the mean of squares.
     #[must_use]
-    pub fn new() -> Self {
-        Self(OverRows::new(Centre::Zero))
+    pub fn rms() -> Self {
+        Self::about(Centre::Zero)
     }
 
-    /// Adds this to the mean of squares.
+    /// Adds this to the variance, or to the mean of squares.
     #[must_use]
     pub fn epsilon(mut self, epsilon: f32) -> Self {
-        self.0.norm.epsilon = epsilon;
+        self.norm.epsilon = epsilon;
         self
     }
-}
 
-impl Default for RmsNorm {
-    fn default() -> Self {
-        Self::new()
-    }
-}
-
-/// What both are: of one row at least when planned, of those of a pass then.
-#[derive(Clone, Debug)]
-struct OverRows {
-    norm: RowNorm,
-    layout: ParamLayout,
-}
-
-macro_rules! over_rows {
-    ($stage:ident, $kind:literal) => {
-        impl<D: Device> Stage<D> for $stage {
-            fn kind(&self) -> &'static str {
-                $kind
-            }
-
-            fn describe(&self) -> Description {
-                let RowNorm { rows, epsilon, .. } = self.0.norm;
-                Description::$stage { width: rows.width, epsilon }
-            }
-
-            fn decodes(&self) -> bool {
-                true
-            }
-
-            fn layout(&self) -> &ParamLayout {
-                &self.0.layout
-            }
-
-            fn needs(&self) -> Needs {
-                Needs::PLAIN
-            }
-
-            fn plan(&mut self, device: &D, input: &Shape, space: &mut ArenaPlan) -> Result<Shape, String> {
-                self.0.plan(device, input, space)
-            }
-
-            fn forward(&self, pass: &Pass<'_, D>, io: Forward<'_, D>) {
-                self.0.forward(pass, io);
-            }
-
-            fn adds_back(&self) -> bool {
-                true
-            }
-
-            fn backward(&self, pass: &Pass<'_, D>, io: Backward<'_, D>) {
-                self.0.gradients(pass, io, None);
-            }
-
-            fn backward_plus(&self, pass: &Pass<'_, D>, io: Backward<'_, D>, outer: D::Ref<'_>) {
-                self.0.gradients(pass, io, Some(outer));
-            }
-        }
-    };
-}
-
-over_rows!(LayerNorm, "layer_norm");
-over_rows!(RmsNorm, "rms_norm");
-
-impl OverRows {
-    fn new(centre: Centre) -> Self {
+    fn about(centre: Centre) -> Self {
         let norm = RowNorm { rows: Rows { rows: 0, width: 0 }, centre, epsilon: 1e-5 };
         Self { norm, layout: ParamLayout::NOTHING }
     }
@@ -133,27 +53,6 @@ impl OverRows {
         (D::part(params, 0..width), self.has_bias().then(|| D::part(params, width..2 * width)))
     }
 
-    fn plan<D: Device>(&mut self, device: &D, input: &Shape, space: &mut ArenaPlan) -> Result<Shape, String> {
-        let width = input.width()?;
-        self.norm.rows.width = width;
-        self.layout = match self.has_bias() {
-            true => gain_and_bias(width),
-            false => ParamLayout::NOTHING.with("weight", &[width], Init::Constant(1.0)),
-        };
-        let shape = Rows { rows: input.rows() * input.per_row() / width, width };
-        space.saved += 2 * shape.rows;
-        space.scratch += device.layer_norm_scratch(shape);
-        Ok(input.clone())
-    }
-
-    fn forward<D: Device>(&self, pass: &Pass<'_, D>, mut io: Forward<'_, D>) {
-        let x = io.x.values();
-        let norm = self.of(D::len(x) / self.norm.rows.width);
-        let (gain, bias) = self.parts::<D>(io.params);
-        let saved = D::part_mut(&mut io.saved, 0..2 * norm.rows.rows);
-        pass.device.layer_norm(norm, x, gain, bias, io.y, saved);
-    }
-
     fn gradients<D: Device>(&self, pass: &Pass<'_, D>, mut io: Backward<'_, D>, outer: Option<D::Ref<'_>>) {
         let x = io.x.values();
         let norm = self.of(D::len(x) / self.norm.rows.width);
@@ -170,6 +69,74 @@ impl OverRows {
                 pass.device.layer_norm_gradient_plus(norm, inputs, reborrow::<D>(outer), gradients, scratch);
             }
         }
+    }
+}
+
+impl Default for LayerNorm {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl<D: Device> Stage<D> for LayerNorm {
+    fn kind(&self) -> &'static str {
+        match self.norm.centre {
+            Centre::Mean => "layer_norm",
+            Centre::Zero => "rms_norm",
+        }
+    }
+
+    fn describe(&self) -> Description {
+        let RowNorm { rows: Rows { width, .. }, centre, epsilon } = self.norm;
+        match centre {
+            Centre::Mean => Description::LayerNorm { width, epsilon },
+            Centre::Zero => Description::RmsNorm { width, epsilon },
+        }
+    }
+
+    fn decodes(&self) -> bool {
+        true
+    }
+
+    fn layout(&self) -> &ParamLayout {
+        &self.layout
+    }
+
+    fn needs(&self) -> Needs {
+        Needs::PLAIN
+    }
+
+    fn plan(&mut self, device: &D, input: &Shape, space: &mut ArenaPlan) -> Result<Shape, String> {
+        let width = input.width()?;
+        self.norm.rows.width = width;
+        self.layout = match self.has_bias() {
+            true => gain_and_bias(width),
+            false => ParamLayout::NOTHING.with("weight", &[width], Init::Constant(1.0)),
+        };
+        let shape = Rows { rows: input.rows() * input.per_row() / width, width };
+        space.saved += 2 * shape.rows;
+        space.scratch += device.layer_norm_scratch(shape);
+        Ok(input.clone())
+    }
+
+    fn forward(&self, pass: &Pass<'_, D>, mut io: Forward<'_, D>) {
+        let x = io.x.values();
+        let norm = self.of(D::len(x) / self.norm.rows.width);
+        let (gain, bias) = self.parts::<D>(io.params);
+        let saved = D::part_mut(&mut io.saved, 0..2 * norm.rows.rows);
+        pass.device.layer_norm(norm, x, gain, bias, io.y, saved);
+    }
+
+    fn adds_back(&self) -> bool {
+        true
+    }
+
+    fn backward(&self, pass: &Pass<'_, D>, io: Backward<'_, D>) {
+        self.gradients(pass, io, None);
+    }
+
+    fn backward_plus(&self, pass: &Pass<'_, D>, io: Backward<'_, D>, outer: D::Ref<'_>) {
+        self.gradients(pass, io, Some(outer));
     }
 }
 

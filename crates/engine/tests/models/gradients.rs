@@ -9,7 +9,7 @@ use dtrain_engine::stage::{ArenaPlan, Backward, Forward, Pass, Shape, Stage};
 use dtrain_engine::stages::{
     Attention, AvgPool, BatchNorm, Chain, ClassToken, Conv1d, Conv2d, Conv3d, Dropout, Embedding, Expr,
     Flatten, Gelu, LayerNorm, Linear, MaxPool, MaxPool1d, MaxPool3d, Projected, Recurrent, Relu, Residual,
-    RmsNorm, Rotary, Sigmoid, SwiGlu, Take, Traced, Turn,
+    Rotary, Sigmoid, SwiGlu, Take, Traced, Turn,
 };
 
 fn probe(chain: Chain<Cpu>, input: &Shape, rows: usize) -> Check {
@@ -220,8 +220,8 @@ fn pooling_away_from_ties() {
 fn norms() {
     check("layer norm", || one(LayerNorm::new()), &[9]);
     check("layer norm over places", || one(LayerNorm::new()), &[3, 9]);
-    check("rms norm", || one(RmsNorm::new()), &[9]);
-    check("rms norm over places", || one(RmsNorm::new().epsilon(1e-2)), &[3, 9]);
+    check("rms norm", || one(LayerNorm::rms()), &[9]);
+    check("rms norm over places", || one(LayerNorm::rms().epsilon(1e-2)), &[3, 9]);
     check("batch norm of images", || one(BatchNorm::new()), &[3, 4, 5]);
     for rows in [12, 7] {
         probe(one(BatchNorm::new()), &Shape::values(12, &[6]), rows).check("batch norm of features", 2e-3);
