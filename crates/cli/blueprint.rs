@@ -227,30 +227,7 @@ impl Blueprint<'_> {
                 let options = RecurrentOptions { cell, layers, width, dropout: *dropout as f32 };
                 recurrent(&options, self.outputs())
             }
-            Model::Llama {
-                layers,
-                width,
-                heads,
-                kv_heads,
-                feed_forward,
-                rope_theta,
-                rope_scaling,
-                norm_eps,
-                qkv_bias,
-                tied,
-            } => llama(&LlamaOptions {
-                vocabulary: self.vocabulary(),
-                layers: *layers,
-                width: *width,
-                heads: *heads,
-                kv_heads: kv_heads.unwrap_or(*heads),
-                feed_forward: feed_forward.unwrap_or_else(|| LlamaOptions::feed_forward_of(*width)),
-                rope_theta: *rope_theta,
-                rope_scaling: *rope_scaling,
-                norm_epsilon: *norm_eps as f32,
-                qkv_bias: *qkv_bias,
-                tied: *tied,
-            }),
+            Model::Llama(options) => llama(&LlamaOptions { vocabulary: self.vocabulary(), ..*options }),
             Model::Own | Model::Torch => {
                 panic!("own data was opened by its program, which has the model")
             }

@@ -255,7 +255,7 @@ fn model(config: &Config, problems: &mut Vec<Problem>) {
     let data = config.resolved.word("data.kind");
     let token_data = [DataKind::Text, DataKind::Tokens].iter().any(|kind| kind.name() == data);
     match &config.model {
-        Model::Gpt { .. } | Model::Llama { .. } if !token_data => {
+        Model::Gpt { .. } | Model::Llama(_) if !token_data => {
             let message = format!("{} needs tokens, and data.kind is {data}", config.model.kind().name());
             problems.push(
                 config.problem("model.kind", message).hint("data.kind=text or tokens, or model.kind=mlp"),
@@ -263,7 +263,7 @@ fn model(config: &Config, problems: &mut Vec<Problem>) {
         }
         Model::Gpt { width, heads, .. } => heads_divide(config, *width, *heads, problems),
         // The engine says what does not fit, by the same keys.
-        Model::Llama { .. } => {}
+        Model::Llama(_) => {}
         Model::Mlp { .. }
         | Model::Cnn { .. }
         | Model::ResNet { .. }

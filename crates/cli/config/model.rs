@@ -7,6 +7,7 @@ use super::parts::{choice, path, patterns};
 use super::resolve::Resolved;
 use super::value::counts;
 use dtrain_engine::device::{Cell, RopeScaling};
+use dtrain_engine::models::LlamaOptions;
 use std::path::PathBuf;
 
 /// What the parameters of a model begin with.
@@ -148,29 +149,8 @@ pub enum Model {
         /// Share dropped.
         dropout: f64,
     },
-    /// A causal transformer as Llama is one.
-    Llama {
-        /// Blocks.
-        layers: usize,
-        /// Width of the residual stream.
-        width: usize,
-        /// Attention heads.
-        heads: usize,
-        /// Heads of keys and values; none is as many.
-        kv_heads: Option<usize>,
-        /// Width of the feed-forward layers; none is as suits the width.
-        feed_forward: Option<usize>,
-        /// The base of rotary positions.
-        rope_theta: f64,
-        /// How positions are scaled.
-        rope_scaling: RopeScaling,
-        /// What norms add to the mean of squares.
-        norm_eps: f64,
-        /// Whether queries, keys and values have biases.
-        qkv_bias: bool,
-        /// Whether the head is the table of tokens.
-        tied: bool,
-    },
+    /// A causal transformer as Llama is one, of all but its vocabulary: the data have that.
+    Llama(LlamaOptions),
     /// What a program of one's own brings.
     Own,
     /// What a Python program brings.
@@ -193,7 +173,7 @@ impl Model {
             Self::Recurrent { cell: Cell::Gru, .. } => ModelKind::Gru,
             Self::Gpt { like: Gpt::Small, .. } => ModelKind::Gpt,
             Self::Gpt { like: Gpt::Gpt2, .. } => ModelKind::Gpt2,
-            Self::Llama { .. } => ModelKind::Llama,
+            Self::Llama(_) => ModelKind::Llama,
             Self::Own => ModelKind::Own,
             Self::Torch => ModelKind::Torch,
         }
@@ -206,7 +186,7 @@ impl Model {
             Self::Cnn { over, .. } | Self::Encoder { over, .. } => Some(*over),
             Self::ResNet { .. } => Some(Over::Images),
             Self::Recurrent { .. } => Some(Over::Sequences),
-            Self::Mlp { .. } | Self::Gpt { .. } | Self::Llama { .. } | Self::Own | Self::Torch => None,
+            Self::Mlp { .. } | Self::Gpt { .. } | Self::Llama(_) | Self::Own | Self::Torch => None,
         }
     }
 
@@ -259,21 +239,7 @@ impl Model {
             ModelKind::Cnn1d => cnn(Over::Sequences),
             ModelKind::Cnn => cnn(Over::Images),
             ModelKind::Cnn3d => cnn(Over::Volumes),
-            ModelKind::Llama => {
-                let number = |key| r.number(key).expect("the table makes it a number");
-                Self::Llama {
-                    layers: r.count("model.layers"),
-                    width: r.count("model.width"),
-                    heads: r.count("model.heads"),
-                    kv_heads: r.int("model.kv_heads"),
-                    feed_forward: r.int("model.feed_forward"),
-                    rope_theta: number("model.rope_theta"),
-                    rope_scaling: rope_scaling(r),
-                    norm_eps: number("model.norm_eps"),
-                    qkv_bias: r.flag("model.qkv_bias"),
-                    tied: r.flag("model.tied"),
-                }
-            }
+            ModelKind::Llama => Self::Llama(llama(r)),
             ModelKind::Own => Self::Own,
             ModelKind::Torch => Self::Torch,
             ModelKind::Gpt => gpt(Gpt::Small),
@@ -282,7 +248,24 @@ impl Model {
     }
 }
 
-/// How positions are scaled.
+fn llama(r: &Resolved) -> LlamaOptions {
+    let number = |key| r.number(key).expect("the table makes it a number");
+    let (width, heads) = (r.count("model.width"), r.count("model.heads"));
+    LlamaOptions {
+        layers: r.count("model.layers"),
+        width,
+        heads,
+        kv_heads: r.int("model.kv_heads").unwrap_or(heads),
+        feed_forward: r.int("model.feed_forward").unwrap_or_else(|| LlamaOptions::feed_forward_of(width)),
+        rope_theta: number("model.rope_theta"),
+        rope_scaling: rope_scaling(r),
+        norm_epsilon: number("model.norm_eps"),
+        qkv_bias: r.flag("model.qkv_bias"),
+        tied: r.flag("model.tied"),
+        ..LlamaOptions::default()
+    }
+}
+
 fn rope_scaling(r: &Resolved) -> RopeScaling {
     let number = |key| r.number(key).expect("the table makes it a number");
     let factor = || number("model.rope_factor");

@@ -77,7 +77,7 @@ impl Class {
     /// That of a model, if there is one.
     fn of(model: &Model) -> Option<Self> {
         let (name, sizes, names): (_, _, Box<dyn Names>) = match *model {
-            Model::Llama {
+            Model::Llama(LlamaOptions {
                 layers,
                 width,
                 heads,
@@ -85,19 +85,20 @@ impl Class {
                 feed_forward,
                 rope_theta,
                 rope_scaling,
-                norm_eps,
+                norm_epsilon,
                 qkv_bias,
                 tied,
-            } => {
+                vocabulary: _,
+            }) => {
                 let mut sizes = json!({
                     "model_type": if qkv_bias { "qwen2" } else { "llama" },
                     "hidden_size": width,
-                    "intermediate_size": feed_forward.unwrap_or_else(|| LlamaOptions::feed_forward_of(width)),
+                    "intermediate_size": feed_forward,
                     "num_hidden_layers": layers,
                     "num_attention_heads": heads,
-                    "num_key_value_heads": kv_heads.unwrap_or(heads),
+                    "num_key_value_heads": kv_heads,
                     "hidden_act": "silu",
-                    "rms_norm_eps": norm_eps,
+                    "rms_norm_eps": norm_epsilon,
                     // Older ones read the first two, newer ones the third.
                     "rope_theta": rope_theta,
                     "rope_scaling": if rope_scaling == RopeScaling::None { Value::Null } else { scaled(rope_scaling) },

@@ -29,7 +29,7 @@ pub struct LlamaOptions {
     /// How positions are scaled.
     pub rope_scaling: RopeScaling,
     /// What norms add to the mean of squares.
-    pub norm_epsilon: f32,
+    pub norm_epsilon: f64,
     /// Whether the layers of queries, keys and values have biases, as Qwen 2 has them.
     pub qkv_bias: bool,
     /// Whether the head is the table of tokens.
@@ -92,7 +92,12 @@ impl LlamaOptions {
         };
         demand(scales, "model.rope_factor", "must be at least 1")?;
         demand(rope_theta >= 1.0 && rope_theta.is_finite(), "model.rope_theta", "must be at least 1")?;
-        demand(norm_epsilon > 0.0 && norm_epsilon.is_finite(), "model.norm_eps", "must be above 0")
+        let epsilon = norm_epsilon as f32;
+        demand(epsilon > 0.0 && epsilon.is_finite(), "model.norm_eps", "must be above 0")
+    }
+
+    fn norm(&self) -> LayerNorm {
+        LayerNorm::rms().epsilon(self.norm_epsilon as f32)
     }
 
     /// A layer without bias.
@@ -102,20 +107,19 @@ impl LlamaOptions {
 
     /// One block: `h + o(attention(rotary(qkv(norm(h)))))`, then `h + down(swiglu(gate_up(norm(h))))`.
     fn block<D: Device>(&self) -> Chain<D> {
-        let Self { width, heads, kv_heads, feed_forward, rope_theta, norm_epsilon, qkv_bias, .. } = *self;
-        let norm = || LayerNorm::rms().epsilon(norm_epsilon);
+        let Self { width, heads, kv_heads, feed_forward, rope_theta, qkv_bias, .. } = *self;
         let keys = width / heads * kv_heads;
         let qkv = Linear::side_by_side(&[("q_proj", width), ("k_proj", keys), ("v_proj", keys)]);
         let qkv = qkv.starting(START, Init::Constant(0.0));
         let attention = Chain::new()
-            .named("input_layernorm", norm())
+            .named("input_layernorm", self.norm())
             .named("self_attn", if qkv_bias { qkv } else { qkv.without_bias() })
             .named("rotary", Rotary::new(heads, kv_heads, rope_theta).scaled(self.rope_scaling))
             .named("attention", Attention::new(heads))
             .named("self_attn.o_proj", Self::linear(width));
         let both = Linear::side_by_side(&[("gate_proj", feed_forward), ("up_proj", feed_forward)]);
         let feed_forward = Chain::new()
-            .named("post_attention_layernorm", norm())
+            .named("post_attention_layernorm", self.norm())
             .named("mlp", both.starting(START, Init::Constant(0.0)).without_bias())
             .named("swiglu", SwiGlu::new())
             .named("mlp.down_proj", Self::linear(width));
@@ -132,13 +136,13 @@ impl LlamaOptions {
 /// *Errors*: [`EngineError::Option`].
 pub fn llama<D: Device>(options: &LlamaOptions) -> Result<Chain<D>, EngineError> {
     options.check()?;
-    let LlamaOptions { vocabulary, layers, width, norm_epsilon, tied, .. } = *options;
+    let LlamaOptions { vocabulary, layers, width, tied, .. } = *options;
     let tokens = Embedding::new(vocabulary, width).without_places();
     let mut chain = Chain::new().named("embed_tokens", if tied { tokens.shared() } else { tokens });
     for i in 0..layers {
         chain = chain.named(&format!("layers.{i}"), options.block());
     }
-    let chain = chain.named("norm", LayerNorm::rms().epsilon(norm_epsilon));
+    let chain = chain.named("norm", options.norm());
     let head = LlamaOptions::linear(vocabulary);
     Ok(match tied {
         true => chain.tied("lm_head", head, "embed_tokens.weight"),
