@@ -278,6 +278,9 @@ fn ids_by_another_tokenizer_than_that_of_the_model_are_warned_of() {
     assert!(!own.stderr.contains(warning), "{}", own.stderr);
     other.succeeded();
     other.said(warning);
+    let inside = &path.join("first-transformers");
+    let beside = train(inside, &format!("{data} data.path=../other model.init_from=model.safetensors"));
+    beside.said("another tokenizer than that of the model in .; `dtrain tokenize -t .`");
     // The model has as many tokens as it had.
     assert!(model_of(path, "on-other").iter().any(|line| line == "kind: llama"));
     let vocabulary = |run: &str| {

@@ -1,6 +1,6 @@
 //! The tokenizer of a run: it lay beside the ids that the model was trained on, and goes with the model from there on.
 
-use crate::config::Config;
+use crate::config::{Config, folder_of};
 use crate::error::CliError;
 use crate::run_folder::RunFolder;
 use crate::whole_file::WholeFile;
@@ -36,8 +36,7 @@ const PROBE: &str = "The quick brown fox, 1234 times over\n    the lazy dog's \u
 #[must_use]
 pub fn note_of_another(config: &Config) -> Option<String> {
     let Some(Source::Tokens(ids)) = &config.data else { return None };
-    let given = config.beginning.file.as_deref()?;
-    let folder = if given.is_dir() { given } else { given.parent()? };
+    let folder = folder_of(config.beginning.file.as_deref()?);
     let (ours, theirs) = (ids.tokenizer()?, folder.join(TOKENIZER));
     if std::fs::read(&ours).ok()? == std::fs::read(&theirs).ok()? {
         return None;

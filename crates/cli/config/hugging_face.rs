@@ -25,15 +25,24 @@ const LLAMA: Words = &[
 ];
 const GPT2: Words = &[("n_layer", "model.layers"), ("n_embd", "model.width"), ("n_head", "model.heads")];
 
+/// The folder in which a model's file lies, or which is the model.
+///
+/// *Blocks* on the disk.
+#[must_use]
+pub fn folder_of(model: &Path) -> &Path {
+    if model.is_dir() {
+        return model;
+    }
+    model.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
+}
+
 /// The layer that belongs below these; none where no `config.json` of a family that is built in lies beside `model.init_from`, or another
 /// `model.kind` is written.
 ///
 /// *Blocks* on the disk. *Errors*: a model of such a family with something that is not there.
 pub(super) fn layer(layers: &[Layer]) -> Result<Option<Layer>, ConfigError> {
     let Some(path) = last(layers, "model.init_from").and_then(text) else { return Ok(None) };
-    let path = Path::new(path);
-    let folder = if path.is_dir() { path } else { path.parent().unwrap_or(Path::new("")) };
-    let file = folder.join("config.json");
+    let file = folder_of(Path::new(path)).join("config.json");
     // Something else may be called so: what is no such text says nothing.
     let Ok(json) = std::fs::read_to_string(&file) else { return Ok(None) };
     let Ok(document) = tree::parse_yaml(&Arc::new(Source { path: file, text: json })) else {

@@ -38,6 +38,7 @@ pub use dtrain_cuda::Precision;
 pub use dtrain_engine::LrScaling;
 pub use dtrain_types::{Reduce, Wire};
 pub use error::{ConfigError, Problem};
+pub use hugging_face::folder_of;
 pub use keys::{KEYS, Key, Mark};
 pub use model::{Beginning, Gpt, Model, Over, Pool};
 pub use on_gpus::{ON_GPUS, OnGpus, PassesBy};
