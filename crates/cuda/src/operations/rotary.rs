@@ -14,9 +14,7 @@ use dtrain_engine::device::{RotaryShape, RotarySpeeds};
 #[track_caller]
 fn arguments(shape: &RotaryShape, packed: usize, spread: usize) -> (usize, [Argument; 10]) {
     let RotaryShape { time, first, heads, kv_heads, head, speeds, .. } = *shape;
-    assert!(kv_heads > 0 && heads.is_multiple_of(kv_heads), "{heads} heads of queries, {kv_heads} of keys");
-    let fits = head > 0 && head.is_multiple_of(2) && head <= RotaryShape::MOST_HEAD;
-    assert!(fits, "heads of {head} elements");
+    shape.check();
     same("the packed side", packed, shape.rows() * shape.packed());
     same("the spread side", spread, shape.rows() * shape.spread());
     size(first + time);

@@ -513,7 +513,7 @@ impl Device for Cpu {
     }
 
     fn rotary(&self, shape: &RotaryShape, x: &[f32], y: &mut [f32]) {
-        rotary::check(shape);
+        shape.check();
         let (rows, spread) = (shape.rows(), shape.spread());
         same("x", x.len(), rows * shape.packed());
         same("y", y.len(), rows * spread);
@@ -526,7 +526,7 @@ impl Device for Cpu {
     }
 
     fn rotary_gradient(&self, shape: &RotaryShape, dy: &[f32], dx: &mut [f32]) {
-        rotary::check(shape);
+        shape.check();
         let (rows, packed) = (shape.rows(), shape.packed());
         same("dy", dy.len(), rows * shape.spread());
         same("dx", dx.len(), rows * packed);

@@ -1,6 +1,6 @@
 //! Rotary positions of packed queries, keys and values, and keys and values for each head of their group.
 //!
-//! The angle of a plane is the product of its place and its rate in f64, whose cosine and sine are taken row by row: one for each plane of
+//! The angle of a plane is the product of its place and its speed in f64, whose cosine and sine are taken row by row: one for each plane of
 //! a head, for all heads. Sums over the heads of a group run in their order.
 //!
 //! This file does not know attention.
@@ -8,14 +8,6 @@
 use super::isa::on_every_isa;
 use super::math::cos_sin;
 use crate::device::{RotaryShape, RotarySpeeds};
-
-/// *Panics* on heads that do not fit.
-pub(super) fn check(shape: &RotaryShape) {
-    let RotaryShape { heads, kv_heads, head, .. } = *shape;
-    assert!(kv_heads > 0 && heads.is_multiple_of(kv_heads), "{heads} heads of queries, {kv_heads} of keys");
-    let fits = head > 0 && head.is_multiple_of(2) && head <= RotaryShape::MOST_HEAD;
-    assert!(fits, "heads of {head} elements");
-}
 
 /// How far each plane of a head turns a place.
 #[inline(always)]

@@ -309,6 +309,20 @@ impl RotaryShape {
     /// The widest head.
     pub const MOST_HEAD: usize = 512;
 
+    /// Whether heads fit.
+    ///
+    /// *Panics* if they do not.
+    #[track_caller]
+    pub fn check(&self) {
+        let Self { heads, kv_heads, head, .. } = *self;
+        assert!(
+            kv_heads > 0 && heads.is_multiple_of(kv_heads),
+            "{heads} heads of queries, {kv_heads} of keys"
+        );
+        let fits = head > 0 && head.is_multiple_of(2) && head <= Self::MOST_HEAD;
+        assert!(fits, "heads of {head} elements");
+    }
+
     /// Rows of `x` and of `y`.
     #[must_use]
     pub fn rows(&self) -> usize {
