@@ -227,44 +227,26 @@ fn a_cnn_of_volumes_learns_as_in_pytorch() {
     classifier("cnn of volumes", stages, &[2, 4, 5, 8], 10).check();
 }
 
+/// A model of 32 tokens on hashed ones with AdamW, in steps of 5 rows of 12 and micro-batches of 2.
+fn of_tokens(name: &'static str, stages: Chain<Cpu>) -> Case {
+    let (rows, time) = (5, 12);
+    let [tokens, classes] = [1000, 1001].map(|seed| peer::integers(seed, STEPS * rows * time, 32));
+    let (input, data) = (Shape::Tokens { rows: 2, time }, Data::Tokens { tokens, classes });
+    Case { name, stages, input, loss: Loss::cross_entropy(), optimizer: adamw(), data, rows, micro: 2 }
+}
+
+const GPT: GptOptions =
+    GptOptions { vocabulary: 32, context: 12, layers: 2, width: 24, heads: 4, dropout: 0.0 };
+
 #[test]
 fn gpt2_learns_as_in_pytorch() {
-    let options = GptOptions { vocabulary: 32, context: 12, layers: 2, width: 24, heads: 4, dropout: 0.0 };
-    let (rows, time) = (5, 12);
-    Case {
-        name: "gpt2",
-        stages: gpt2(&options).expect("the options make sense"),
-        input: Shape::Tokens { rows: 2, time },
-        loss: Loss::cross_entropy(),
-        optimizer: adamw(),
-        data: Data::Tokens {
-            tokens: peer::integers(1000, STEPS * rows * time, 32),
-            classes: peer::integers(1001, STEPS * rows * time, 32),
-        },
-        rows,
-        micro: 2,
-    }
-    .check();
+    of_tokens("gpt2", gpt2(&GPT).expect("the options make sense")).check();
 }
 
 /// A model of Llama's family as in transformers, of whose options these are the same in both cases.
 fn of_transformers(name: &'static str, options: LlamaOptions) {
     let options = LlamaOptions { vocabulary: 32, layers: 2, width: 24, feed_forward: 40, ..options };
-    let (rows, time) = (5, 12);
-    Case {
-        name,
-        stages: llama(&options).expect("the options make sense"),
-        input: Shape::Tokens { rows: 2, time },
-        loss: Loss::cross_entropy(),
-        optimizer: adamw(),
-        data: Data::Tokens {
-            tokens: peer::integers(1000, STEPS * rows * time, 32),
-            classes: peer::integers(1001, STEPS * rows * time, 32),
-        },
-        rows,
-        micro: 2,
-    }
-    .check();
+    of_tokens(name, llama(&options).expect("the options make sense")).check();
 }
 
 #[test]
@@ -283,23 +265,13 @@ fn qwen2_learns_as_in_transformers() {
 
 #[test]
 fn a_gpt_learns_as_in_pytorch() {
-    let options = GptOptions { vocabulary: 32, context: 12, layers: 2, width: 24, heads: 4, dropout: 0.0 };
-    let (rows, time) = (5, 12);
-    let data = Data::Tokens {
-        tokens: peer::integers(1000, STEPS * rows * time, 32),
-        classes: peer::integers(1001, STEPS * rows * time, 32),
-    };
     let decay = Decay::Cosine { last: 0.1 };
     let schedule = LrSchedule { base: 0.01, warmup: 2, total: 6, decay };
+    let stages = gpt(&GPT).expect("the options make sense");
     Case {
-        name: "gpt, ignoring, clipped, warm cosine",
-        stages: gpt(&options).expect("the options make sense"),
-        input: Shape::Tokens { rows: 2, time },
         loss: Loss::CrossEntropy { label_smoothing: 0.0, class_weights: Vec::new(), ignore_index: Some(7) },
         optimizer: Optimizer { clip_norm: Some(1.0), schedule, ..adamw() },
-        data,
-        rows,
-        micro: 2,
+        ..of_tokens("gpt, ignoring, clipped, warm cosine", stages)
     }
     .check();
 }
