@@ -17,6 +17,7 @@ mod recovery;
 mod running;
 mod slot;
 mod slots;
+mod taken_over;
 mod takeover;
 mod trouble;
 mod validation;
@@ -44,6 +45,7 @@ use slot::{Life, NodeView, Slot};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
+pub use taken_over::TakenOver;
 use trouble::Trouble;
 use validation::Validations;
 use verdict::Seen;
@@ -58,25 +60,6 @@ pub enum Losses {
         /// How often in 60 seconds. Above that the member stays away.
         max_restarts: u32,
     },
-}
-
-/// What a supervisor finds of the life before it, which has ended in the middle of the run.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct TakenOver {
-    /// All steps up to this one are written down.
-    pub recorded: Step,
-    /// The books go on to this step: those behind `recorded` are missing in other files alone.
-    pub booked: Step,
-    /// All validations up to this step are; 0 is none.
-    pub validated: Step,
-    /// The step after which the run ends, where that validation was enough.
-    pub enough: Option<Step>,
-    /// What the run ended with, where it had ended: then nothing is left but to tell whoever has not heard it.
-    pub ending: Option<Ending>,
-    /// Which nodes were let in, as far as it is known: a run may have begun without some of them.
-    pub nodes: BTreeSet<NodeId>,
-    /// The node whose host led before, where this life leads from another one: that host may be gone with its supervisor.
-    pub vacant: Option<NodeId>,
 }
 
 /// What a driver says of a validation, once it is written down. Until then nobody makes a step.
