@@ -3,7 +3,8 @@
 
 ResNet-18 with a stem for small images and ViT-tiny of patches of 4 on batches of 32 images of 3 x 32 x 32 (the shape of CIFAR), an LSTM of two
 layers of 128 on 32 windows of nine channels and 128 places, a Llama of four blocks of 192, six heads and two of keys on 32 texts of 128 tokens.
-PyTorch trains torchvision's models, its own `nn.LSTM` and the Llama of Hugging Face's transformers. Of each run the median of the steps after the sixth counts. With `--ranks 2` PyTorch's are two processes under DistributedDataParallel over gloo, and each rank has 32 samples.
+PyTorch trains torchvision's models, its own `nn.LSTM` and the Llama of Hugging Face's transformers. Of each run the median of the steps
+after the sixth counts. With `--ranks 2` PyTorch's are two processes under DistributedDataParallel over gloo, and each rank has 32 samples.
 
     cargo build --release
     python3 bench/families.py --python .venv/bin/python          # one with torch, torchvision, transformers and numpy

@@ -1,4 +1,5 @@
-//! Every operation of the CPU device, but for losses, updates and those of `kernels_llama.rs`, against a plain float64 reference, outputs poisoned with NaN first.
+//! Every operation of the CPU device, but for losses, updates and those of `kernels_llama.rs`, against a plain float64 reference, outputs
+//! poisoned with NaN first.
 
 mod kernels_support;
 

@@ -6,7 +6,8 @@ use crate::device::{
 };
 use crate::stage::{ArenaPlan, Backward, Forward, Init, Mode, Needs, ParamLayout, Pass, Shape, Stage};
 
-/// Layer norm over the last dimension, with gain and bias; or RMS norm, with gain alone: each element divided by the root of the mean of squares.
+/// Layer norm over the last dimension, with gain and bias; or RMS norm, with gain alone: each element divided by the root of the mean of
+/// squares.
 #[derive(Clone, Debug)]
 pub struct LayerNorm {
     /// Of no row: a pass has its own.
