@@ -15,8 +15,8 @@
 #
 #   --limit S        seconds for all of it (460)        --device auto|cuda|cpu   cpu tries the peers without a GPU
 #   --part-limit S   no part may take longer            --peers "..."            more arguments for bench/peers/torch_gpu.py
-#   --python FILE    a Python with PyTorch (python3)                --works "mlp vit"       only these workloads, or none: ""; vit
-#                    is measured where it is named
+#   --python FILE    a Python with PyTorch (python3)                --works "mlp vit"       only these workloads, or none: "";
+#                    vit and llama are measured where they are named
 #   --sanitize "memcheck racecheck initcheck"   operations under these tools of compute-sanitizer too, which takes minutes: a run
 #                    of its own, with --works ""
 #   --ncu            what limits the kernels that take most of GPT-2's step, by Nsight Compute: with --works gpt2 or a longer --limit

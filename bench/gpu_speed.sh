@@ -11,9 +11,9 @@ declare -A states
 # Kernels that are listed of a step: all there are.
 listed=40
 
-# Those that are measured in bf16 alone; the one batch of ViT.
-is_large() { [[ $1 == gpt2 || $1 == vit ]]; }
-batch_of_vit=256
+# The one batch of those that are measured where they are named; with GPT-2 they are measured in bf16 alone.
+declare -A only=([vit]=256 [llama]=32)
+is_large() { [[ $1 == gpt2 || ${only[$1]:-} ]]; }
 precisions() { if is_large "$1"; then echo bf16; else echo f32 tf32 bf16; fi; }
 
 # speed NAME ID LIMIT COMMAND...: a part that prints rates; it has a row of its own only if it fails.
@@ -133,7 +133,7 @@ turns() {
         [[ $here ]] || { skip "$name" "no GPU"; continue; }
         [[ $torch ]] || { skip "$name" "no PyTorch"; continue; }
         [[ $work == gpt2 && ${fits_all:-} ]] && words=(--batch "$fits_all")
-        [[ $work == vit ]] && words=(--batch "$batch_of_vit")
+        [[ ${only[$work]:-} ]] && words=(--batch "${only[$work]}")
         # It stops by itself in time to tell what it has.
         left=$((deadline - SECONDS - 10))
         part "$id" 150 "$python" "$root/bench/gpu_turns.py" --step "$pack/train/step" --python "$python" --work "$work" --precision bf16 \
@@ -202,7 +202,7 @@ measure_speed() {
         for precision in $(precisions "$work"); do
             cells=()
             [[ $work == gpt2 ]] && cells=(--shares "$listed")
-            [[ $work == vit ]] && cells=(--batch "$batch_of_vit" --shares "$listed")
+            [[ ${only[$work]:-} ]] && cells=(--batch "${only[$work]}" --shares "$listed")
             ours "$(id_of "$work" "$precision" dtrain)" "$work" "$precision" ${cells[@]+"${cells[@]}"}
         done
         [[ ${filling[$work]:-} ]] && ours "fill-$work-dtrain" "$work" bf16 --batch "${filling[$work]}" --shares $listed
@@ -211,7 +211,7 @@ measure_speed() {
         cells=()
         # A CPU would take minutes.
         [[ $here && ${filling[$work]:-} ]] && cells=(--fill "${filling[$work]}")
-        [[ $work == vit ]] && cells=(--batches "$batch_of_vit")
+        [[ ${only[$work]:-} ]] && cells=(--batches "${only[$work]}")
         theirs "$(id_of "$work" "" eager)" "$work" eager ${cells[@]+"${cells[@]}"}
     done
     ((${#works[@]})) && modes
@@ -219,8 +219,8 @@ measure_speed() {
         cells=()
         if [[ $work == gpt2 ]]; then
             read -ra cells <<<"$(halves)"
-        elif [[ $work == vit ]]; then
-            cells=(--batches "$batch_of_vit")
+        elif [[ ${only[$work]:-} ]]; then
+            cells=(--batches "${only[$work]}")
         elif ((deadline - SECONDS < 45 * ${#works[@]})); then
             # Its compiler takes longest; the products of tf32 are the same library's in both of its modes.
             late=1 cells=(--precisions f32 bf16)
@@ -269,7 +269,7 @@ shares_of_all() {
     for work in "${works[@]}"; do
         case $work in
             gpt2) shares "$(gpt2_log)" ;;
-            vit) shares "$(id_of vit bf16 dtrain)" ;;
+            vit | llama) shares "$(id_of "$work" bf16 dtrain)" ;;
             *) shares "fill-$work-dtrain" ;;
         esac
     done

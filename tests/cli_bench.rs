@@ -240,6 +240,23 @@ fn a_step_of_vit_converts_nothing_and_waits_for_nothing() {
     assert!((15e9..25e9).contains(&number(line, "peak_bytes")), "{line}");
 }
 
+/// Rotary positions and gates are passes of their own, and nothing else is: 32 texts of SmolLM2 135M.
+#[test]
+fn a_step_of_a_llama_converts_nothing_and_waits_for_nothing() {
+    let plan = bench("gpu-plan --work llama --batch 32");
+    plan.succeeded();
+    let line = &plan.lines[0];
+    assert!((120e9..165e9).contains(&number(line, "bytes_outside_products")), "{line}");
+    assert_eq!((number(line, "conversion_launches"), number(line, "host_waits")), (0.0, 0.0), "{line}");
+    assert!((500.0..900.0).contains(&number(line, "launches")), "{line}");
+    assert!((100.0..140.0).contains(&number(line, "predicted_ms")), "{line}");
+    // Six for each parameter and token, and what attention multiplies of half a square: 9 parts of width, time and half a time each.
+    let attention = 30.0 * 9.0 * 2.0 * 576.0 * 65_536.0 * 1_024.0;
+    let products = 6.0 * 134.5e6 * 65_536.0 + attention;
+    assert!((products * 0.95..products * 1.1).contains(&number(line, "operations")), "{line}");
+    assert!((30e9..60e9).contains(&number(line, "peak_bytes")), "{line}");
+}
+
 #[test]
 fn a_plan_follows_its_precision_its_batch_and_the_ceilings_of_a_gpu() {
     if !has_turn(3) {

@@ -439,17 +439,20 @@ fn what_limits_the_largest_kernels_is_looked_at_when_it_is_asked_for() {
 
 #[test]
 fn a_workload_that_is_measured_where_it_is_named_has_one_batch_and_its_kernels_are_listed() {
-    let bench = Bench::new();
-    bench.stub("pack/train/step", STEP);
-    bench.stub("bin/python", PYTHON);
-    let table = bench.run(&["--works", "vit"]);
-    let theirs = "2000.0 samples/s";
-    rates(&table, "train: vit bf16", ["4000.5 samples/s", theirs, theirs]);
-    let rows: Vec<&String> = table.keys().filter(|name| name.starts_with("train: ")).collect();
-    assert_eq!(rows, ["train: vit bf16"], "in no other precision and with no other batch");
-    row(&table, "in turn: vit bf16", "failed (exit code 3)", "no batch of gpt2");
-    let whole = bench.text("out/table.md");
-    assert!(whole.contains("\nA step of vit bf16, batch 256: 3 launches"), "{whole}");
+    for (work, batch) in [("vit", 256), ("llama", 32)] {
+        let bench = Bench::new();
+        bench.stub("pack/train/step", STEP);
+        bench.stub("bin/python", PYTHON);
+        let table = bench.run(&["--works", work]);
+        let theirs = "2000.0 samples/s";
+        let name = format!("train: {work} bf16");
+        rates(&table, &name, ["4000.5 samples/s", theirs, theirs]);
+        let rows: Vec<&String> = table.keys().filter(|name| name.starts_with("train: ")).collect();
+        assert_eq!(rows, [&name], "in no other precision and with no other batch");
+        row(&table, &format!("in turn: {work} bf16"), "failed (exit code 3)", "no batch of gpt2");
+        let whole = bench.text("out/table.md");
+        assert!(whole.contains(&format!("\nA step of {work} bf16, batch {batch}: 3 launches")), "{whole}");
+    }
 }
 
 #[test]

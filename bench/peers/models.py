@@ -165,6 +165,58 @@ class Vit(nn.Module):
         return self.head(self.norm(h_BTC)[:, 0])
 
 
+class LlamaBlock(nn.Module):
+    """A block of SmolLM2 135M: products of one input in one, keys and values of three heads for nine of queries."""
+
+    width, heads, kv_heads, head, wide = 576, 9, 3, 64, 1536
+
+    def __init__(self):
+        super().__init__()
+        linear = lambda n_in, n_out: nn.Linear(n_in, n_out, bias=False)
+        self.norm1, self.norm2 = (nn.RMSNorm(self.width, 1e-5) for _ in range(2))
+        self.qkv, self.proj = linear(self.width, (self.heads + 2 * self.kv_heads) * self.head), linear(self.width, self.width)
+        self.gate_up, self.down = linear(self.width, 2 * self.wide), linear(self.wide, self.width)
+
+    def forward(self, h_BTC, cos_TK, sin_TK):
+        B, T, C = h_BTC.shape
+        sizes = [self.heads, self.kv_heads, self.kv_heads]
+        qkv = self.qkv(self.norm1(h_BTC)).reshape(B, T, -1, self.head).transpose(1, 2).split(sizes, 1)
+        q, k = (x * cos_TK + torch.cat([-x[..., self.head // 2 :], x[..., : self.head // 2]], -1) * sin_TK for x in qkv[:2])
+        mixed = F.scaled_dot_product_attention(q, k, qkv[2], is_causal=True, enable_gqa=True)
+        h_BTC = h_BTC + self.proj(mixed.transpose(1, 2).reshape(B, T, C))
+        gate, up = self.gate_up(self.norm2(h_BTC)).chunk(2, -1)
+        return h_BTC + self.down(F.silu(gate) * up)
+
+
+class Llama(nn.Module):
+    """SmolLM2 135M as transformers has it: 30 blocks, rotary positions, head tied to 49 152 tokens.
+
+    Source: Touvron et al. 2023, Allal et al. 2025.
+    """
+
+    vocabulary, time, theta = 49152, 2048, 100_000
+
+    def __init__(self):
+        super().__init__()
+        self.tokens = nn.Embedding(self.vocabulary, LlamaBlock.width)
+        self.blocks = nn.ModuleList(LlamaBlock() for _ in range(30))
+        self.norm = nn.RMSNorm(LlamaBlock.width, 1e-5)
+        for parameter in self.parameters():
+            if parameter.dim() == 2:
+                nn.init.normal_(parameter, std=0.02)
+        speeds_K = self.theta ** (-torch.arange(0, LlamaBlock.head, 2) / LlamaBlock.head)
+        turns_TK = torch.outer(torch.arange(self.time), speeds_K).repeat(1, 2)
+        # Rounded once: in f32 they would make queries and keys f32 again.
+        self.register_buffer("cos_TK", turns_TK.cos().bfloat16())
+        self.register_buffer("sin_TK", turns_TK.sin().bfloat16())
+
+    def forward(self, x_BT):
+        h_BTC = self.tokens(x_BT)
+        for block in self.blocks:
+            h_BTC = block(h_BTC, self.cos_TK, self.sin_TK)
+        return F.linear(self.norm(h_BTC), self.tokens.weight).reshape(-1, self.vocabulary)
+
+
 class Cnn(nn.Module):
     def __init__(self, start):
         super().__init__()
@@ -225,3 +277,10 @@ def vit(batch):
     torch.manual_seed(7)
     x = uniform(1000, batch * 3 * 224 * 224, 1.0).reshape(batch, 3, 224, 224)
     return Work(Vit(), x, integers(1001, batch, 1000))
+
+
+def llama(batch):
+    """SmolLM2 135M on tokens that mean nothing."""
+    torch.manual_seed(7)
+    x, y = (integers(stream, batch * Llama.time, Llama.vocabulary) for stream in (1000, 1001))
+    return Work(Llama(), x.reshape(batch, Llama.time), y)

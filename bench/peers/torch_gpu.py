@@ -27,22 +27,23 @@ import models
 PRECISIONS = ("f32", "tf32", "bf16")
 GPT2 = "gpt2"
 VIT = "vit"
+LLAMA = "llama"
 # Those of which the largest batch that fits is taken.
-LARGE = {GPT2: [64, 32, 16, 8], VIT: [256, 128, 64, 32]}
+LARGE = {GPT2: [64, 32, 16, 8], VIT: [256, 128, 64, 32], LLAMA: [32, 16, 8, 4]}
 
 
 def arguments():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--work", choices=[*models.WORKS, *LARGE], required=True)
     parser.add_argument("--mode", choices=["eager", "compiled"], default="eager")
-    parser.add_argument("--precisions", nargs="+", choices=PRECISIONS, help="default: all; of gpt2 and vit bf16")
+    parser.add_argument("--precisions", nargs="+", choices=PRECISIONS, help="default: all; of gpt2, vit and llama bf16")
     parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
     parser.add_argument("--windows", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=0.3, help="length of one timed window")
-    parser.add_argument("--batch", type=int, help="not the workload's own: eager and in bf16 only, unless it is gpt2 or vit")
+    parser.add_argument("--batch", type=int, help="not the workload's own: eager and in bf16 only, unless it is gpt2, vit or llama")
     parser.add_argument("--turns", type=int, metavar="N", help="so many windows, each when a line of standard input asks for it")
     parser.add_argument("--fill", type=int, metavar="BATCH", help="behind the rest bf16 once more, with this batch")
-    parser.add_argument("--batches", type=int, nargs="+", help="of gpt2 and vit: the first that fits")
+    parser.add_argument("--batches", type=int, nargs="+", help="of gpt2, vit and llama: the first that fits")
     parser.add_argument("--context", type=int, default=1024, help="of gpt2")
     parser.add_argument("--curve", metavar="FILE", help="losses of gpt2 on a text, and no rate")
     parser.add_argument("--steps", type=int, default=60, help="of the curve")
@@ -55,7 +56,7 @@ def arguments():
         parser.error("windows in turn are of one precision: --precisions")
     if args.batch and args.work not in LARGE and not args.turns:
         if args.mode == "compiled":
-            parser.error("only gpt2 and vit are compiled for another batch")
+            parser.error("only gpt2, vit and llama are compiled for another batch")
         args.precisions = ["bf16"]
     args.precisions = args.precisions or (["bf16"] if args.work in LARGE else list(PRECISIONS))
     args.batches = args.batches or LARGE.get(args.work) or [models.BATCH[args.work]]
@@ -134,8 +135,8 @@ def windows(step, rows, steps, args, ready):
 def measure(work, rows, args, precision, ready):
     """Rows a second of each window in order; none where only the compiler was to be warmed."""
     x, y = work.x.to(args.device), work.y.to(args.device)
-    # Without a warm-up a ViT learns nothing at the others' rate.
-    train = trainer(work.model.to(args.device), args, precision, rate=1e-4 if args.work == VIT else 1e-3)
+    # Without a warm-up they learn nothing at the others' rate.
+    train = trainer(work.model.to(args.device), args, precision, rate=1e-4 if args.work in (VIT, LLAMA) else 1e-3)
     step = lambda: train(x, y)
     first = float(step())
     if args.warm:
@@ -186,6 +187,8 @@ def attempt(args, precision, batch):
         work, rows, unit = models.gpt2(batch, args.context), batch * args.context, "tokens/s"
     elif args.work == VIT:
         work, rows, unit = models.vit(batch), batch, "samples/s"
+    elif args.work == LLAMA:
+        work, rows, unit = models.llama(batch), batch * models.Llama.time, "tokens/s"
     else:
         work, rows, unit = models.work(args.work, batch), batch, "samples/s"
     rates = measure(work, rows, args, precision, f"{unit} batch {batch}")

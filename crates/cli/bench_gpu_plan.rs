@@ -10,10 +10,8 @@ use crate::error::CliError;
 use crate::plan::paper_gpu;
 use dtrain_cuda::driver::{Gpu, KernelTally, Tally};
 use dtrain_cuda::{CudaDevice, Precision, Work as Cost};
-use dtrain_engine::models::peer::{PeerData, Work, gpt2_data, vit_base, vit_data};
-use dtrain_engine::models::{GptOptions, gpt2};
-use dtrain_engine::stage::Shape;
-use dtrain_engine::{DeviceReplica, EngineError, Keeping, Kept, Loss, LossScaling, Model, Optimizer};
+use dtrain_engine::models::peer::{Large, PeerData, Work};
+use dtrain_engine::{DeviceReplica, EngineError, Keeping, Kept, Loss, LossScaling, Model};
 use dtrain_types::{MicroBatch, Seed, Step};
 use serde_json::json;
 
@@ -71,26 +69,21 @@ fn started(arguments: &BenchGpuPlan) -> Result<(DeviceReplica<CudaDevice>, PeerD
         Precision::from_name(&arguments.precision).expect("one of those that the command line knows");
     let device = CudaDevice::new(&gpu, precision)?;
     let rows = arguments.batch as usize;
-    let (model, data, optimizer): (_, _, Optimizer) =
-        match Work::ALL.into_iter().find(|work| work.name() == arguments.work) {
-            Some(work) => (work.model_for(&device, rows)?, work.data_for(rows), work.optimizer()),
-            None if arguments.work == "vit" => {
-                let (stages, input) = vit_base(rows)?;
-                let model = Model::new(&device, stages, input, Loss::cross_entropy())?;
-                (model, vit_data(rows), Work::Mlp.optimizer())
-            }
-            None => {
-                let options = GptOptions::gpt2();
-                let input = Shape::Tokens { rows, time: options.context };
-                let model = Model::new(&device, gpt2(&options)?, input, Loss::cross_entropy())?;
-                (model, gpt2_data(&options, rows), Work::Gpt.optimizer())
-            }
-        };
+    let ((stages, input), data) = match Large::named(&arguments.work) {
+        Some(large) => (large.stages(rows)?, large.data_for(rows)),
+        None => {
+            let mut all = Work::ALL.into_iter();
+            let work = all.find(|work| work.name() == arguments.work);
+            let work = work.expect("one of those that the command line knows");
+            (work.stages(rows)?, work.data_for(rows))
+        }
+    };
+    let model = Model::new(&device, stages, input, Loss::cross_entropy())?;
     let model = match precision {
         Precision::F16 => model.scaling_loss(LossScaling::default()),
         Precision::F32 | Precision::Tf32 | Precision::Bf16 => model,
     };
-    Ok((DeviceReplica::new(device, model, optimizer, Seed(7))?, data))
+    Ok((DeviceReplica::new(device, model, Work::Mlp.optimizer(), Seed(7))?, data))
 }
 
 fn is_product(kernel: &str) -> bool {

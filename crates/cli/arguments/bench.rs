@@ -114,7 +114,7 @@ pub struct BenchCollectives {
 #[derive(Args, Clone, Debug)]
 pub struct BenchGpuPlan {
     /// Which workload
-    #[arg(long, value_parser = ["gpt2", "vit", "mlp", "gpt", "cnn", "cnn3d"], default_value = "gpt2")]
+    #[arg(long, value_parser = ["gpt2", "vit", "llama", "mlp", "gpt", "cnn", "cnn3d"], default_value = "gpt2")]
     pub work: String,
     /// Samples of a step, which are one micro-batch
     #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=65_536))]

@@ -2,7 +2,7 @@
 
 use dtrain_cuda::Precision;
 use dtrain_engine::models::GptOptions;
-use dtrain_engine::models::peer::{Work, gpt2_options};
+use dtrain_engine::models::peer::{Large, Work, gpt2_options};
 use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
@@ -13,7 +13,7 @@ pub struct Asked {
     pub work: String,
     pub precision: String,
     pub time: Duration,
-    /// Not the workload's own batch, or for GPT-2 and ViT the only one that is tried.
+    /// Not the workload's own batch, or for large ones the only one that is tried.
     pub batch: Option<usize>,
     /// So many kernels that take the largest shares of a step are listed.
     pub shares: usize,
@@ -56,7 +56,7 @@ impl Asked {
             let [name, value] = pair else { return Err(format!("{} needs a value", pair[0])) };
             asked.take(name, value)?;
         }
-        known(&asked.work, &["mlp", "gpt", "cnn", "cnn3d", "gpt2", "vit"])?;
+        known(&asked.work, &["mlp", "gpt", "cnn", "cnn3d", "gpt2", "vit", "llama"])?;
         known(&asked.precision, &["f32", "tf32", "bf16", "f16"])?;
         match asked.curve.is_some() && asked.work != "gpt2" {
             true => Err("only gpt2 learns a text".to_owned()),
@@ -87,7 +87,15 @@ impl Asked {
         Ok(())
     }
 
-    /// The workload, unless it is GPT-2.
+    /// The workload, if it is one that fills a GPU.
+    pub fn large(&self) -> Option<Large> {
+        Large::named(&self.work).map(|large| match large {
+            Large::Gpt2(_) => Large::Gpt2(self.gpt2),
+            Large::Vit | Large::Llama => large,
+        })
+    }
+
+    /// The workload, unless it is a large one.
     pub fn peer(&self) -> Option<Work> {
         Work::ALL.into_iter().find(|work| work.name() == self.work)
     }

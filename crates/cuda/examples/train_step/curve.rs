@@ -5,6 +5,7 @@
 use crate::asked::Asked;
 use crate::started::{Started, one_step};
 use dtrain_cuda::{CudaDevice, Precision};
+use dtrain_engine::models::peer::Large;
 use dtrain_engine::{BatchView, EngineError, Inputs, Targets};
 use std::path::Path;
 
@@ -32,7 +33,7 @@ pub fn print(
 ) -> Result<(), EngineError> {
     let text = std::fs::read(file).unwrap_or_else(|error| panic!("{}: {error}", file.display()));
     let (rows, time) = (asked.batch.unwrap_or(ROWS), asked.gpt2.context);
-    let mut started = Started::gpt2(asked, precision, device, rows, Some(RATE))?;
+    let mut started = Started::large(Large::Gpt2(asked.gpt2), precision, device, rows, Some(RATE))?;
     started.begin();
     for step in 1..=asked.steps {
         let [tokens, next] = batch(&text, step, rows, time);

@@ -14,7 +14,7 @@
 //! `--library 1` has cuBLASLt and cuDNN, which `DTRAIN_CUBLASLT` and `DTRAIN_CUDNN` name, do the products and convolutions that they are
 //! faster at; those are chosen first, and listed.
 //! `--batch N` takes another batch; of GPT-2 it is the largest of 64, 32, 16 and 8 that there is room for, of
-//! ViT-B/16 (`vit`) that of 256, 128, 64 and 32. `--shares N` lists the kernels
+//! ViT-B/16 (`vit`) that of 256, 128, 64 and 32, SmolLM2 135M (`llama`) that of 32, 16, 8 and 4. `--shares N` lists the kernels
 //! that take most of a step. `--turns N` says `ready UNIT batch BATCH` and measures a window, `window NUMBER`, whenever a line of standard
 //! input asks for one: whoever asks others in between (`bench/gpu_turns.py`) compares them on one GPU at one time.
 //! `--curve FILE --steps N` trains GPT-2 on a text and prints its losses instead.

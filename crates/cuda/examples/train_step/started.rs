@@ -3,9 +3,7 @@
 use crate::asked::Asked;
 use dtrain_cuda::driver::DriverError;
 use dtrain_cuda::{CudaDevice, Precision, rehearsed};
-use dtrain_engine::models::gpt2;
-use dtrain_engine::models::peer::{PeerData, Work, gpt2_data, initialise, vit_base, vit_data};
-use dtrain_engine::stage::Shape;
+use dtrain_engine::models::peer::{Large, PeerData, Work, initialise};
 use dtrain_engine::{
     BatchView, DeviceReplica, EngineError, Keeping, Kept, Loss, LossScaling, LrSchedule, MicroBatchGroup,
     Model, Optimizer, Replica,
@@ -22,10 +20,6 @@ pub struct Started {
     /// The last step of which it is known what it came to.
     told: u64,
 }
-
-/// The batches of GPT-2 that are tried, and those of ViT, as PyTorch's are.
-const BATCHES: [usize; 4] = [64, 32, 16, 8];
-const BATCHES_OF_VIT: [usize; 4] = [256, 128, 64, 32];
 
 /// The optimizer of every workload, with its own learning rate or another one.
 pub fn optimizer(rate: Option<f64>) -> Optimizer {
@@ -45,7 +39,7 @@ fn scaled(model: Model<CudaDevice>, precision: Precision) -> Model<CudaDevice> {
 }
 
 impl Started {
-    /// What is asked for, on a device that `open` makes: GPT-2 and ViT with the largest batch that there is room for.
+    /// What is asked for, on a device that `open` makes: a large one with the largest batch that there is room for.
     ///
     /// *Errors*: [`EngineError::NoRoom`] where nothing that is asked for has room.
     pub fn new(
@@ -59,44 +53,31 @@ impl Started {
             let replica = rehearsed(DeviceReplica::new(device, model, optimizer(None), Seed(7))?)?;
             return Ok(Self { replica, data: work.data_for(rows), unit: "samples/s", each: 1, told: 0 });
         }
-        let is_vit = asked.work == "vit";
-        let all = if is_vit { BATCHES_OF_VIT } else { BATCHES };
-        let batches = asked.batch.map_or(all.to_vec(), |batch| vec![batch]);
+        let large = asked.large().expect("it is a large one, where it is no other");
+        let batches = asked.batch.map_or(large.batches().to_vec(), |batch| vec![batch]);
         let mut batches = batches.into_iter();
         let first = batches.next().expect("there is one at least");
-        let started = |rows| match is_vit {
-            true => Self::vit(precision, open()?, rows),
-            false => Self::gpt2(asked, precision, open()?, rows, None),
-        };
+        let started = |rows| Self::large(large, precision, open()?, rows, None);
         batches.fold(started(first), |tried, rows| match tried {
             Err(EngineError::NoRoom(_)) => started(rows),
             tried => tried,
         })
     }
 
-    /// ViT-B/16 with a batch of `rows`. *Errors*: as [`Started::new`].
-    fn vit(precision: Precision, device: CudaDevice, rows: usize) -> Result<Self, EngineError> {
-        let (stages, input) = vit_base(rows)?;
-        let model = scaled(Model::new(&device, stages, input, Loss::cross_entropy())?, precision);
-        // Without a warm-up it learns nothing at the others' rate.
-        let replica = rehearsed(DeviceReplica::new(device, model, optimizer(Some(1e-4)), Seed(7))?)?;
-        Ok(Self { replica, data: vit_data(rows), unit: "samples/s", each: 1, told: 0 })
-    }
-
-    /// GPT-2 with a batch of `rows`. *Errors*: as [`Started::new`].
-    pub fn gpt2(
-        asked: &Asked,
+    /// A large one with a batch of `rows`, at its own learning rate or another one. *Errors*: as [`Started::new`].
+    pub fn large(
+        large: Large,
         precision: Precision,
         device: CudaDevice,
         rows: usize,
         rate: Option<f64>,
     ) -> Result<Self, EngineError> {
-        let options = &asked.gpt2;
-        let input = Shape::Tokens { rows, time: options.context };
-        let model = scaled(Model::new(&device, gpt2(options)?, input, Loss::cross_entropy())?, precision);
-        let replica = rehearsed(DeviceReplica::new(device, model, optimizer(rate), Seed(7))?)?;
-        let data = gpt2_data(options, rows);
-        Ok(Self { replica, data, unit: "tokens/s", each: options.context, told: 0 })
+        let (stages, input) = large.stages(rows)?;
+        let model = scaled(Model::new(&device, stages, input, Loss::cross_entropy())?, precision);
+        let optimizer = optimizer(Some(rate.unwrap_or(large.rate())));
+        let replica = rehearsed(DeviceReplica::new(device, model, optimizer, Seed(7))?)?;
+        let (unit, each) = large.counted();
+        Ok(Self { replica, data: large.data_for(rows), unit, each, told: 0 })
     }
 
     /// Begins with PyTorch's numbers, and keeps its gradient on the GPU.

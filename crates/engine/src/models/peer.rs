@@ -4,7 +4,11 @@
 //! does not start as a constant has a stream of its own, numbered from 1 in layout order; inputs are stream 1000,
 //! targets 1001.
 
-use super::{CnnOptions, EncoderOptions, GptOptions, MlpOptions, cnn, gpt, mlp, vit};
+mod large;
+
+pub use large::{Large, gpt2_options};
+
+use super::{CnnOptions, GptOptions, MlpOptions, cnn, gpt, mlp};
 use crate::batch::{BatchView, Inputs, Targets};
 use crate::device::Device;
 use crate::error::EngineError;
@@ -136,37 +140,6 @@ impl Work {
             },
         }
     }
-}
-
-/// GPT-2 as the peers have it on GPUs: vocabulary of 50 257 padded to a multiple of 64.
-#[must_use]
-pub fn gpt2_options() -> GptOptions {
-    GptOptions { vocabulary: 50_304, ..GptOptions::gpt2() }
-}
-
-/// A batch of so many rows for a model of the GPT-2 family: tokens that mean nothing.
-#[must_use]
-pub fn gpt2_data(options: &GptOptions, rows: usize) -> PeerData {
-    let tokens = |stream| integers(stream, rows * options.context, (options.vocabulary - 47) as u32);
-    PeerData { rows, values: Vec::new(), tokens: tokens(1000), classes: tokens(1001) }
-}
-
-/// ViT-B/16 as torchvision has it, over images of 224 x 224 and 1 000 classes, for micro-batches of so many.
-///
-/// *Errors*: none that is known.
-pub fn vit_base<D: Device>(rows: usize) -> Result<(Chain<D>, Shape), EngineError> {
-    let options = EncoderOptions { layers: 12, width: 768, heads: 12, dropout: 0.0 };
-    Ok((vit(&options, 16, VIT_CLASSES)?, Shape::values(rows, &[3, VIT_SIDE, VIT_SIDE])))
-}
-
-const VIT_CLASSES: usize = 1_000;
-const VIT_SIDE: usize = 224;
-
-/// A batch of so many rows for [`vit_base`]: images that mean nothing.
-#[must_use]
-pub fn vit_data(rows: usize) -> PeerData {
-    let values = uniform(1000, rows * 3 * VIT_SIDE * VIT_SIDE, 1.0);
-    PeerData { rows, values, tokens: Vec::new(), classes: integers(1001, rows, VIT_CLASSES as u32) }
 }
 
 /// The stages of [`Work::Cnn3d`].
