@@ -25,4 +25,7 @@ pub enum TokenizerError {
     /// A text has no tokens, or tokens no text.
     #[error("the tokenizer fails: {0}")]
     Fails(String),
+    /// The template of conversations is none, or does not take one.
+    #[error("{0}")]
+    Template(String),
 }

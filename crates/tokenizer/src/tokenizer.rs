@@ -1,5 +1,6 @@
 //! A tokenizer: its file, its vocabulary, short texts.
 
+use crate::chat::TEMPLATE;
 use crate::error::TokenizerError;
 use serde_json::{Value, json};
 use std::fs;
@@ -21,6 +22,8 @@ pub struct Tokenizer {
     vocabulary: u32,
     /// The file beside it, where there is one that is understood.
     settings: Option<Vec<u8>>,
+    /// The template of conversations beside it, where there is one.
+    template: Option<String>,
     /// What ends a text.
     end: Option<(String, u32)>,
 }
@@ -32,7 +35,7 @@ impl std::fmt::Debug for Tokenizer {
 }
 
 impl Tokenizer {
-    /// Reads a `tokenizer.json`, and the [`SETTINGS`] beside it if there are some. *Blocks* on the disk.
+    /// Reads a `tokenizer.json`, and what lies beside it: [`SETTINGS`] and a [`TEMPLATE`]. *Blocks* on the disk.
     ///
     /// *Errors*: it cannot be read, or is something else.
     pub fn open(file: &Path) -> Result<Self, TokenizerError> {
@@ -43,10 +46,20 @@ impl Tokenizer {
             TokenizerError::Fails(problem) => other(problem),
             error => error,
         })?;
-        Ok(match fs::read(file.with_file_name(SETTINGS)) {
+        let opened = match fs::read(file.with_file_name(SETTINGS)) {
             Ok(settings) => opened.with_settings(settings),
             Err(_) => opened,
+        };
+        Ok(match fs::read_to_string(file.with_file_name(TEMPLATE)) {
+            Ok(template) => opened.with_template(template),
+            Err(_) => opened,
         })
+    }
+
+    /// The same with a template of conversations of its own.
+    #[must_use]
+    pub fn with_template(self, template: String) -> Self {
+        Self { template: Some(template), ..self }
     }
 
     fn with_settings(mut self, settings: Vec<u8>) -> Self {
@@ -92,7 +105,7 @@ impl Tokenizer {
             vocabulary => {
                 let usual = |name: &str| Some((name.to_owned(), inner.token_to_id(name)?));
                 let end = ENDS.into_iter().find_map(usual);
-                Ok(Self { inner, bytes, vocabulary, settings: None, end })
+                Ok(Self { inner, bytes, vocabulary, settings: None, template: None, end })
             }
         }
     }
@@ -107,6 +120,12 @@ impl Tokenizer {
     #[must_use]
     pub fn settings(&self) -> Option<&[u8]> {
         self.settings.as_deref()
+    }
+
+    /// The template of conversations beside it ([`TEMPLATE`]), if there is one.
+    #[must_use]
+    pub fn template(&self) -> Option<&str> {
+        self.template.as_deref()
     }
 
     /// How many ids there are: each is below this.
