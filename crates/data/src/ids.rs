@@ -134,6 +134,18 @@ impl Ids {
         bytes.chunks_exact(width).map(|id| self.width.read(id))
     }
 
+    /// *Errors*: one of some ids is beyond the vocabulary.
+    pub fn check(&self, places: Range<usize>, vocabulary: u32) -> Result<(), DataError> {
+        let start = places.start;
+        match self.at(places).enumerate().find(|(_, id)| *id >= vocabulary) {
+            None => Ok(()),
+            Some((place, id)) => {
+                let position = (start + place) as u64;
+                Err(DataError::IdOutOfRange { file: self.file.clone(), position, id, vocabulary })
+            }
+        }
+    }
+
     pub fn sequence(&self, context: usize) -> Sequence<'_> {
         Sequence { file: &self.file, length: self.len(), unit: "tokens", context }
     }

@@ -16,6 +16,7 @@ mod dataset;
 mod digits;
 mod error;
 mod evaluation;
+mod examples;
 mod feed;
 mod file_groups;
 mod groups;
@@ -32,6 +33,7 @@ mod parquet_text;
 mod picture_tables;
 mod preparation;
 mod recordings;
+mod records;
 mod rows;
 mod scattered;
 mod shards;
@@ -58,6 +60,7 @@ pub use dataset::{Dataset, IGNORED, InputSpec, SampleSlot, SampleSpec, TargetSpe
 pub use digits::{DIGITS_ATTRIBUTION, DigitsOptions};
 pub use error::DataError;
 pub use evaluation::{EvaluationPlan, target_variance};
+pub use examples::{BEGINS, ExampleCounts, LEARNT, mask_of};
 pub use feed::{Feed, augment_site};
 pub use file_groups::FileGroup;
 pub use groups::HeldOutGroups;
@@ -76,6 +79,7 @@ pub use preparation::{ColumnUse, LeftOut, Preparation, Role, TargetScale, Unseen
 pub use recordings::{
     HarInputs, RecordingError, RecordingGroup, WindowFiles, WindowForm, WindowSpot, WindowsOptions,
 };
+pub use records::{Record, Records};
 pub use scattered::scattered_samples;
 pub use shards::{ShardsError, ShardsOptions};
 pub use source::{Source, open};

@@ -1,6 +1,6 @@
 //! A data set that is ready for use, whatever it was made from.
 
-use crate::{Dataset, HeldOutGroups, Preparation};
+use crate::{Dataset, ExampleCounts, HeldOutGroups, Preparation};
 use std::fmt;
 use std::sync::Arc;
 
@@ -16,6 +16,8 @@ pub struct Opened {
     pub preparation: Option<Preparation>,
     /// Which groups are held out, where whole groups are.
     pub groups: Option<HeldOutGroups>,
+    /// How the examples of a file lie in samples, where it has some.
+    pub examples: Option<ExampleCounts>,
     /// Whom to thank, if the data ship with dtrain.
     pub attribution: Option<&'static str>,
 }
@@ -24,7 +26,15 @@ impl Opened {
     /// A data set of one's own, without validation.
     #[must_use]
     pub fn new(train: Arc<dyn Dataset>) -> Self {
-        Self { train, val: None, class_names: Vec::new(), preparation: None, groups: None, attribution: None }
+        Self {
+            train,
+            val: None,
+            class_names: Vec::new(),
+            preparation: None,
+            groups: None,
+            examples: None,
+            attribution: None,
+        }
     }
 
     /// With samples to validate on.

@@ -203,7 +203,7 @@ pub(crate) fn assemble(
     };
     let preparation = Some(preparation);
     let train = part(&train, train_rows);
-    Ok(Opened { train, val, class_names, preparation, groups, attribution: None })
+    Ok(Opened { train, val, class_names, preparation, groups, examples: None, attribution: None })
 }
 
 /// Writes down what stands for the missing values of each column.

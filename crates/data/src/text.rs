@@ -52,6 +52,7 @@ pub(crate) fn open(options: &TextOptions) -> Result<Opened, DataError> {
         class_names: Vec::new(),
         preparation: None,
         groups: None,
+        examples: None,
         attribution: None,
     })
 }

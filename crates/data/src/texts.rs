@@ -5,22 +5,20 @@
 use crate::DataError;
 use crate::bytes::{Counted, plain_or_gzip};
 use crate::parquet_text::guarded;
+use crate::records::{begins_as_parquet, next_object, opened};
 use parquet::file::reader::{FileReader, SerializedFileReader};
 use parquet::record::reader::RowIter;
 use parquet::record::{Field, RowAccessor};
 use parquet::schema::types::Type;
 use std::fs::File;
-use std::io::{BufRead, Read, Seek};
+use std::io::{BufRead, Read};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 const NEEDS: &str = "it is a text, a .jsonl or a .parquet file; all but Parquet may be .gz";
-const PARQUET: &[u8] = b"PAR1";
 /// A part of a text. *Units*: bytes.
 const PART: u64 = 1 << 20;
-/// The longest line of a JSON Lines file: what is longer is no line. *Units*: bytes.
-const LONGEST_LINE: u64 = 1 << 30;
 
 /// What comes of a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -74,15 +72,8 @@ impl Texts {
             return Ok(Self { file, kind, read, size: None, begun: false });
         }
         let system = |source| DataError::io(path, NEEDS, source);
-        let mut file = File::open(path).map_err(system)?;
-        let about = file.metadata().map_err(system)?;
-        let size = about.is_file().then_some(about.len());
-        let mut start = Vec::new();
-        if size.is_some() {
-            (&file).take(PARQUET.len() as u64).read_to_end(&mut start).map_err(system)?;
-            file.rewind().map_err(system)?;
-        }
-        let (kind, read) = if start == PARQUET {
+        let (mut file, size) = opened(path, NEEDS)?;
+        let (kind, read) = if size.is_some() && begins_as_parquet(&mut file).map_err(system)? {
             (rows(path, file, field)?, Arc::default())
         } else {
             let (counted, read) = Counted::new(file);
@@ -182,31 +173,12 @@ fn next_line(
     reader: &mut dyn BufRead,
     (field, line): (&str, &mut u64),
 ) -> Result<Option<String>, DataError> {
-    loop {
-        let mut bytes = Vec::new();
-        let read = reader.take(LONGEST_LINE).read_until(b'\n', &mut bytes);
-        read.map_err(|source| DataError::io(file, NEEDS, source))?;
-        *line += 1;
-        let wrong =
-            |problem: String| DataError::NoDocument { file: file.to_owned(), line: Some(*line), problem };
-        if bytes.len() as u64 == LONGEST_LINE {
-            return Err(wrong("it has no end".into()));
-        }
-        if bytes.is_empty() {
-            return Ok(None);
-        }
-        if bytes.trim_ascii().is_empty() {
-            continue;
-        }
-        let object: serde_json::Map<String, serde_json::Value> = serde_json::from_slice(&bytes)
-            .map_err(|error| wrong(format!("it is no JSON object: {error}")))?;
-        return match object.get(field) {
-            Some(serde_json::Value::String(text)) => Ok(Some(text.clone())),
-            Some(_) => Err(wrong(format!("{field:?} is no text"))),
-            None => {
-                Err(wrong(format!("it has no {field:?}, but {}", named(object.keys().map(String::as_str)))))
-            }
-        };
+    let Some(object) = next_object(file, reader, line, NEEDS)? else { return Ok(None) };
+    let wrong = |problem: String| DataError::NoDocument { file: file.to_owned(), line: Some(*line), problem };
+    match object.get(field) {
+        Some(serde_json::Value::String(text)) => Ok(Some(text.clone())),
+        Some(_) => Err(wrong(format!("{field:?} is no text"))),
+        None => Err(wrong(format!("it has no {field:?}, but {}", named(object.keys().map(String::as_str))))),
     }
 }
 

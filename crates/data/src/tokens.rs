@@ -1,8 +1,9 @@
-//! Token ids that a tokenizer wrote, cut into windows.
+//! Token ids that a tokenizer wrote, cut into windows; or examples, where a mask beside them says where each begins (`examples.rs`).
 //!
 //! An id beyond the vocabulary is found when its sample is read. Of a tokenizer that lies beside them it knows how many ids it has, and not which
 //! text an id stands for.
 
+use crate::examples::{Examples, Mask, Parts, mask_of};
 use crate::ids::{IdWidth, Ids, NEEDS};
 use crate::windows::Windows;
 use crate::{DataError, Dataset, Opened, SampleSlot, SampleSpec};
@@ -32,13 +33,22 @@ pub struct TokensOptions {
     pub vocabulary: Option<u32>,
     /// The share at the end that is held out if there is no file for validation; 0 is none.
     pub val_split: f64,
+    /// Whether several examples share a sample, where a mask says where each begins.
+    pub packing: bool,
 }
 
 impl TokensOptions {
     /// Windows of 128 tokens, the last tenth held out if there is no file for validation.
     #[must_use]
     pub fn new(path: impl Into<PathBuf>) -> Self {
-        Self { path: path.into(), val_path: None, context: 128, vocabulary: None, val_split: 0.1 }
+        Self {
+            path: path.into(),
+            val_path: None,
+            context: 128,
+            vocabulary: None,
+            val_split: 0.1,
+            packing: false,
+        }
     }
 
     /// The tokenizer that made the ids, where it lies beside them: in their folder.
@@ -127,6 +137,9 @@ pub(crate) fn open(options: &TokensOptions) -> Result<Opened, DataError> {
         },
         (None, None) => None,
     };
+    if let Some(mask) = Mask::beside(&ids)? {
+        return examples(options, (ids, mask), val_ids.map(Arc::new), vocabulary);
+    }
     let part = |ids: &Arc<Ids>, windows| -> Result<Arc<dyn Dataset>, DataError> {
         let part = Tokens { ids: Arc::clone(ids), windows, vocabulary };
         // What is wrong from the first sample on is found here, before a run begins.
@@ -141,7 +154,41 @@ pub(crate) fn open(options: &TokensOptions) -> Result<Opened, DataError> {
         (None, Some(windows)) => Some(part(&ids, windows)?),
         (None, None) => None,
     };
-    Ok(Opened { train, val, class_names: Vec::new(), preparation: None, groups: None, attribution: None })
+    Ok(Opened {
+        train,
+        val,
+        class_names: Vec::new(),
+        preparation: None,
+        groups: None,
+        examples: None,
+        attribution: None,
+    })
+}
+
+/// Those of ids with a mask.
+fn examples(
+    options: &TokensOptions,
+    (ids, mask): (Arc<Ids>, Mask),
+    val_ids: Option<Arc<Ids>>,
+    vocabulary: u32,
+) -> Result<Opened, DataError> {
+    let how = (options.context, vocabulary, options.packing);
+    let share = if val_ids.is_some() { 0.0 } else { options.val_split };
+    let Parts { train, val, counts } = Examples::split(&ids, mask, how, share)?;
+    let val = match val_ids {
+        None => val,
+        Some(ids) => {
+            let mask = Mask::beside(&ids)?.ok_or_else(|| DataError::NoMask {
+                file: mask_of(ids.file()),
+                problem: "it is not there, and the ids to train on have one".into(),
+            })?;
+            Some(Examples::split(&ids, mask, how, 0.0)?.train)
+        }
+    };
+    train.check(0)?;
+    val.as_ref().map_or(Ok(()), |val| val.check(0))?;
+    let val = val.map(|val| Arc::new(val) as Arc<dyn Dataset>);
+    Ok(Opened { val, examples: Some(counts), ..Opened::new(Arc::new(train)) })
 }
 
 impl Tokens {
@@ -152,12 +199,7 @@ impl Tokens {
 
     /// *Errors*: an id of this sample is beyond the vocabulary.
     fn check(&self, index: u64) -> Result<(), DataError> {
-        let vocabulary = self.vocabulary;
-        let Some((place, id)) = self.window(index).enumerate().find(|(_, id)| *id >= vocabulary) else {
-            return Ok(());
-        };
-        let position = (self.windows.places(index).start + place) as u64;
-        Err(DataError::IdOutOfRange { file: self.ids.file().to_owned(), position, id, vocabulary })
+        self.ids.check(self.windows.places(index), self.vocabulary)
     }
 }
 

@@ -7,8 +7,8 @@ mod counting;
 
 use counting::Counting;
 use dtrain_data::{
-    DataError, Dataset, DigitsOptions, Feed, Loader, LoaderPlan, SampleSlot, SampleSpec, Source,
-    TokensOptions, open,
+    BEGINS, DataError, Dataset, DigitsOptions, Feed, LEARNT, Loader, LoaderPlan, SampleSlot, SampleSpec,
+    Source, TokensOptions, mask_of, open,
 };
 use dtrain_types::{BatchPlan, Key, MicroRange, Seed, Step};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -53,7 +53,11 @@ fn a_loader_in_steady_state_allocates_nothing() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("train.bin");
     std::fs::write(&path, [7; 20_000]).unwrap();
-    nothing_is_allocated_for(&Source::Tokens(TokensOptions { context: 8, ..TokensOptions::new(path) }));
+    let tokens = TokensOptions { context: 8, ..TokensOptions::new(&path) };
+    nothing_is_allocated_for(&Source::Tokens(tokens.clone()));
+    let mask: Vec<u8> = (0..10_000).map(|place| if place % 5 == 0 { BEGINS } else { LEARNT }).collect();
+    std::fs::write(mask_of(&path), mask).unwrap();
+    nothing_is_allocated_for(&Source::Tokens(TokensOptions { packing: true, ..tokens }));
 }
 
 fn nothing_is_allocated_for(source: &Source) {

@@ -105,7 +105,13 @@ impl DataError {
                 "set data.vocabulary, or take it away: `dtrain tokenize` writes one beside the ids that it makes".into()
             }
             Self::NoDocument { .. } => {
-                "texts are UTF-8; of .jsonl files and Parquet the field that --field names (text) is read".into()
+                "texts are UTF-8; of .jsonl files and Parquet the field that --field names (text) is read, or with --chat conversations".into()
+            }
+            Self::NothingLearnt { .. } => {
+                "set data.context above the longest question: an example begins with what is asked".into()
+            }
+            Self::NoMask { .. } => {
+                "write both again with `dtrain tokenize --chat`; ids without examples have no .mask beside them".into()
             }
             Self::IdOutOfRange { .. } => {
                 "set data.vocabulary to that of the tokenizer; ids are little-endian u16, or u32 where it is above 65536, without a header before them"

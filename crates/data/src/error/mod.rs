@@ -390,6 +390,22 @@ pub enum DataError {
         /// What is wrong with it.
         problem: String,
     },
+    /// No example of a file has anything to learn where its sample ends.
+    #[error("no example of {} has anything to learn in its first {tokens} tokens", file.display())]
+    NothingLearnt {
+        /// The mask.
+        file: PathBuf,
+        /// How many of an example are looked at.
+        tokens: usize,
+    },
+    /// A mask of examples that does not fit the ids beside it.
+    #[error("{}: {problem}", file.display())]
+    NoMask {
+        /// The file.
+        file: PathBuf,
+        /// What is wrong with it.
+        problem: String,
+    },
     /// A token id beyond the vocabulary.
     #[error("{} position {position}: token id {id} is out of range for a vocabulary of {vocabulary}", file.display())]
     IdOutOfRange {
