@@ -18,6 +18,7 @@ mod cli_drill;
 mod cli_help;
 mod cli_launch;
 mod cli_run;
+mod conversations;
 mod cuda;
 mod docs_current;
 mod early_stopping;

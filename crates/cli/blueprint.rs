@@ -6,7 +6,7 @@ use crate::config::{ClassWeights, Config, Gpt, Loss, Model, Over, Pool, Precisio
 use crate::error::CliError;
 use crate::own::Own;
 use dtrain_cuda::CudaDevice;
-use dtrain_data::{InputSpec, Mix, SampleSpec, TargetSpec};
+use dtrain_data::{IGNORED, InputSpec, Mix, SampleSpec, TargetSpec};
 use dtrain_engine::cpu::Cpu;
 use dtrain_engine::device::Device;
 use dtrain_engine::models::{
@@ -262,8 +262,10 @@ impl Blueprint<'_> {
             ClassWeights::Given(weights) => weights.clone(),
             ClassWeights::Balanced => self.balanced()?,
         };
-        // A negative label is no class of any data set here: nothing has it, so nothing is ignored.
+        // A negative label is no class of any data set here: nothing has it, so nothing is ignored but what data of tokens leave out.
         let ignore_index = ignore_index.and_then(|index| u32::try_from(index).ok());
+        let leaves_out = matches!(self.spec.target, TargetSpec::ClassPerToken { .. });
+        let ignore_index = ignore_index.or(leaves_out.then_some(IGNORED));
         Ok(dtrain_engine::Loss::CrossEntropy {
             label_smoothing: *label_smoothing as f32,
             class_weights,

@@ -90,6 +90,15 @@ impl CliError {
         self
     }
 
+    /// Calls something by the name that a user knows.
+    #[must_use]
+    pub fn renaming(mut self, from: &str, to: &str) -> Self {
+        for problem in &mut self.problems {
+            problem.message = problem.message.replace(from, to);
+        }
+        self
+    }
+
     /// What kind of error it is.
     #[must_use]
     pub fn kind(&self) -> Kind {

@@ -5,7 +5,7 @@ use crate::error::CliError;
 use crate::run_folder::RunFolder;
 use crate::whole_file::WholeFile;
 use dtrain_data::{Source, TOKENIZER};
-use dtrain_tokenizer::{SETTINGS, Tokenizer, TokenizerError};
+use dtrain_tokenizer::{SETTINGS, TEMPLATE, Tokenizer, TokenizerError};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -50,10 +50,11 @@ pub fn note_of_another(config: &Config) -> Option<String> {
     })
 }
 
-/// A tokenizer, and what lies beside it and says which token ends a text, if that is there: the tokenizer comes last.
+/// A tokenizer, and what lies beside it and says which token ends a text and how conversations are written, if that is there: the tokenizer comes last.
 pub fn files(tokenizer: &Path) -> impl Iterator<Item = (&'static str, PathBuf)> {
-    let settings = Some(tokenizer.with_file_name(SETTINGS)).filter(|file| file.is_file());
-    settings.map(|file| (SETTINGS, file)).into_iter().chain([(TOKENIZER, tokenizer.to_owned())])
+    let beside = [SETTINGS, TEMPLATE].map(|name| (name, tokenizer.with_file_name(name)));
+    let beside = beside.into_iter().filter(|(_, file)| file.is_file());
+    beside.chain([(TOKENIZER, tokenizer.to_owned())])
 }
 
 /// Where the tokenizer of a run is, if it has one.

@@ -4,7 +4,7 @@ use crate::error::CliError;
 use crate::run_tokenizer::{self, failed};
 use crate::trained::Trained;
 use dtrain_data::{InputSpec, Source};
-use dtrain_tokenizer::Tokenizer;
+use dtrain_tokenizer::{ChatTemplate, Tokenizer, Turn};
 use serde_json::{Value, json};
 use std::io::{self, Read};
 use std::sync::Arc;
@@ -131,6 +131,31 @@ impl Tokens {
                 }
             }
         }
+    }
+
+    /// What an answer to a question begins behind, as the template of the run's tokenizer writes it. *Blocks* on standard input where it is `-`.
+    ///
+    /// *Errors*: there is no such template, or it does not take this.
+    pub fn asked(&self, question: &str, system: Option<&str>) -> Result<Vec<u32>, CliError> {
+        let template = match self {
+            Self::Known(tokenizer, _) => ChatTemplate::of(tokenizer).map_err(|error| {
+                let hint =
+                    "it is the chat_template.jinja in the folder of the run, or in its tokenizer_config.json";
+                CliError::usage(error.to_string()).hint(hint)
+            })?,
+            Self::Bytes | Self::Ids(_) => None,
+        };
+        let (Self::Known(tokenizer, vocabulary), Some(template)) = (self, template) else {
+            let error = CliError::usage("--chat: the run has no template of conversations");
+            let hint = "models learn to answer from what `dtrain tokenize --chat` makes; --prompt TEXT goes on with a text, and a chat_template.jinja in the folder of the run is one";
+            return Err(error.hint(hint));
+        };
+        let question = String::from_utf8(written(Some(question))?)
+            .map_err(|_| CliError::usage("the question is no text of UTF-8"))?;
+        let system = system.map(|told| Turn::new("system", told));
+        let turns: Vec<Turn> = system.into_iter().chain([Turn::new("user", question)]).collect();
+        let prompt = template.prompt(&turns).map_err(|error| CliError::usage(error.to_string()))?;
+        run_tokenizer::encode(tokenizer, "the question", prompt.as_bytes(), *vocabulary)
     }
 
     /// A prompt and what is behind it as JSON: text, in which what is no text is replaced, or numbers.

@@ -31,6 +31,7 @@ Examples:
   dtrain generate runs/text -p \"To be, or\" -t 1000            what comes behind these words
   dtrain generate runs/text -n 8 --temperature 1 --top-k 40   eight texts, less cautious ones
   dtrain generate runs/text -p - --json < question.txt        for programs
+  dtrain generate runs/chat --chat \"Why is it so?\"                     the answer of a model that learnt from conversations
   dtrain generate runs/gpt2 --ids 464,3280,318 -t 50          of a model of ids without a tokenizer
   dtrain generate runs/gpt2 --ids 464 --devices cuda:0        on a GPU";
 
@@ -74,7 +75,7 @@ impl Work {
 pub struct Eval {
     /// Run folder or name, with /CHECKPOINT for another than the best
     pub run: String,
-    /// A table with the column of the target, an array, a folder of images, a text, token ids [default: the validation part of the run]
+    /// A table with the column of the target, an array, a folder of images, a text, conversations, token ids [default: the validation part of the run]
     #[arg(long, value_name = "FILE")]
     pub data: Option<PathBuf>,
     /// The targets of an array: a .npy array, or labels in an IDX file
@@ -121,6 +122,12 @@ pub struct Generate {
     /// The same as token ids, of models that were trained on ids
     #[arg(long, value_name = "ID,ID,...", value_delimiter = ',')]
     pub ids: Vec<u32>,
+    /// Ask a model that was trained on conversations, and write its answer; - reads it from standard input
+    #[arg(long, value_name = "TEXT", conflicts_with_all = ["prompt", "ids"], allow_hyphen_values = true)]
+    pub chat: Option<String>,
+    /// What the model is told before it is asked
+    #[arg(long, value_name = "TEXT", requires = "chat", allow_hyphen_values = true)]
+    pub system: Option<String>,
     /// How many tokens come behind that, at most; without a tokenizer each is a byte of a text
     #[arg(short, long, value_name = "N", default_value_t = 256, value_parser = clap::value_parser!(u32).range(1..=1 << 24))]
     pub tokens: u32,

@@ -6,7 +6,7 @@ use crate::error::CliError;
 use crate::evaluate::{ClassFigures, ValueFigures, classes_csv, confusion_csv, confusion_svg};
 use crate::plan::Plan;
 use crate::predict::{Input, Predicted, Unit, Worker, at_once, ordered, progress};
-use crate::report::{Stream, Voice, amount, held_out_groups, loss, measure, percent};
+use crate::report::{Stream, Voice, amount, held_out_groups, loss, measure, notes_of_cuts, percent};
 use crate::trained::Trained;
 use crate::whole_file::WholeFile;
 use dtrain_data::{
@@ -362,19 +362,27 @@ fn of_text(
     let TargetSpec::ClassPerToken { classes } = trained.preparation.target else {
         unreachable!("a text has a class per token")
     };
-    let made = tokenize::ids_in_passing(trained, path, Voice::of(arguments.output))?;
-    let path = made.as_ref().map_or(path, |(_, ids)| ids).to_owned();
+    let voice = Voice::of(arguments.output);
+    let made = tokenize::ids_in_passing(trained, path, voice)?;
+    let (given, path) = (path, made.as_ref().map_or(path, |(_, ids)| ids).to_owned());
     let batch = at_once(&trained.preparation, arguments.work.batch);
     let source = match trained.config.data.clone() {
-        Some(Source::Text(options)) => Source::Text(TextOptions { path, val_split: 0.0, ..options }),
+        Some(Source::Text(options)) => {
+            Source::Text(TextOptions { path: path.clone(), val_split: 0.0, ..options })
+        }
         Some(Source::Tokens(options)) => {
             // Whatever tokenizer lies beside it.
             let vocabulary = Some(classes);
+            let path = path.clone();
             Source::Tokens(TokensOptions { path, val_path: None, vocabulary, val_split: 0.0, ..options })
         }
         _ => return Err(CliError::usage("the model was not trained on a text or on token ids")),
     };
-    let text = dtrain_data::open(&source)?.train;
+    let opened = dtrain_data::open(&source).map_err(|error| {
+        CliError::from(error).renaming(&path.display().to_string(), &given.display().to_string())
+    })?;
+    opened.examples.iter().flat_map(notes_of_cuts).for_each(|note| voice.say(&format!("note: {note}")));
+    let text = opened.train;
     let micro = EvaluationPlan::new(text.len(), batch);
     let mut numbers = 0..micro.micro_batches();
     let next = move || Ok(numbers.next().map(MicroBatch));

@@ -29,7 +29,10 @@ pub fn run(arguments: &Generate) -> Result<(), CliError> {
         error.hint("`dtrain predict` says what it makes of samples")
     })?;
     let wanted = Wanted {
-        prompt: tokens.prompt(arguments.prompt.as_deref(), &arguments.ids)?,
+        prompt: match &arguments.chat {
+            Some(asked) => tokens.asked(asked, arguments.system.as_deref())?,
+            None => tokens.prompt(arguments.prompt.as_deref(), &arguments.ids)?,
+        },
         tokens: arguments.tokens,
         sampling: Sampling {
             temperature: arguments.temperature,
@@ -38,6 +41,11 @@ pub fn run(arguments: &Generate) -> Result<(), CliError> {
         },
         seed: Seed(arguments.seed),
         end: tokens.end(),
+    };
+    // Of a question its answer alone is shown.
+    let hidden = match &arguments.chat {
+        Some(_) => wanted.prompt.len(),
+        None => wanted.prompt.len() - tokens.visible(&wanted.prompt).len(),
     };
     let gpus = trained.gpus(&arguments.work.devices, |words| voice.say(words))?;
     let seats = arguments.work.seats(gpus.as_ref().map(CudaList::numbers));
@@ -58,8 +66,11 @@ pub fn run(arguments: &Generate) -> Result<(), CliError> {
     let begun = Instant::now();
     let mut page = Page::new(tokens.clone());
     let written = match samples == 1 && !arguments.output.json {
-        true => one(&mut scribes[0], &wanted, (&tokens, &mut page)),
-        false => several(scribes, &wanted, (0..samples, rows), arguments.output, (&tokens, &mut page)),
+        true => one(&mut scribes[0], &wanted, (&mut page, hidden)),
+        false => {
+            let shown = (&tokens, &mut page, hidden);
+            several(scribes, &wanted, (0..samples, rows), arguments.output, shown)
+        }
     };
     // Whoever has read enough (`| head`) is no error.
     if page.is_unread() {
@@ -75,9 +86,9 @@ pub fn run(arguments: &Generate) -> Result<(), CliError> {
 fn one(
     scribe: &mut Scribe<'_>,
     wanted: &Wanted,
-    (tokens, page): (&Tokens, &mut Page),
+    (page, hidden): (&mut Page, usize),
 ) -> Result<u64, CliError> {
-    page.put(tokens.visible(&wanted.prompt))?;
+    page.put(&wanted.prompt[hidden..])?;
     let text = scribe.write(wanted, 0..1, |newest| page.put(newest))?;
     page.end()?;
     Ok(made(&text, wanted))
@@ -94,7 +105,7 @@ fn several(
     wanted: &Wanted,
     (mut all, rows): (Range<u64>, u64),
     output: Output,
-    (tokens, page): (&Tokens, &mut Page),
+    (tokens, page, hidden): (&Tokens, &mut Page, usize),
 ) -> Result<u64, CliError> {
     let mut count = 0;
     let bar =
@@ -121,7 +132,7 @@ fn several(
             for (number, text) in piece.zip(&texts) {
                 match output.json {
                     true => page.line(&json_of(number, text, wanted, tokens)?)?,
-                    false => page.put(tokens.visible(&text.tokens)).and_then(|()| page.end_of_several())?,
+                    false => page.put(&text.tokens[hidden..]).and_then(|()| page.end_of_several())?,
                 }
             }
             Ok(())

@@ -1,5 +1,7 @@
 //! `dtrain tokenize`: texts into files of token ids to train on, by a tokenizer that is there or one that is learnt from them.
 
+mod conversations;
+
 use super::print;
 use crate::arguments::{FIELD, Output, Tokenize};
 use crate::error::CliError;
@@ -8,8 +10,10 @@ use crate::report::{Voice, amount, bytes};
 use crate::run_tokenizer::{self, failed, open};
 use crate::trained::Trained;
 use crate::whole_file::{WholeFile, unwritable};
-use dtrain_data::{DataError, IdWidth, MOST_TOKENS, Source, TOKENIZER, TextPart, Texts, TokensOptions};
-use dtrain_tokenizer::{Encoder, SETTINGS, Tokenizer, learn};
+use dtrain_data::{
+    DataError, IdWidth, MOST_TOKENS, Records, Source, TOKENIZER, TextPart, Texts, TokensOptions,
+};
+use dtrain_tokenizer::{ChatTemplate, Conversation, Encoder, SETTINGS, TEMPLATE, Tokenizer, learn};
 use indicatif::ProgressBar;
 use serde_json::json;
 use std::fs;
@@ -22,9 +26,30 @@ struct Written {
     texts: u64,
     bytes: u64,
     tokens: u64,
+    /// Tokens of answers, where there are conversations.
+    learnt: Option<u64>,
+    /// Conversations without an answer.
+    unanswered: u64,
+    /// Whether an answer has the token that ends a text.
+    has_end: bool,
 }
 
-/// Writes `train.bin`, `tokenizer.json` with what lay beside it and, where there are texts for it, `val.bin`: each is whole or not there, and `train.bin` is the last.
+/// Files on their way: the ids, and the mask of examples.
+struct IdFiles {
+    ids: WholeFile,
+    mask: Option<WholeFile>,
+}
+
+impl IdFiles {
+    /// Gives them their names, the ids last.
+    fn finish(self) -> Result<(), CliError> {
+        self.mask.map_or(Ok(()), WholeFile::finish)?;
+        self.ids.finish()
+    }
+}
+
+/// Writes `train.bin`, `tokenizer.json` with what lay beside it and, where there are texts for it, `val.bin`; of conversations a mask beside each. Each is whole or not there, and
+/// `train.bin` is the last.
 ///
 /// *Errors*: of the texts, by file and line; of the tokenizer; files that are there already; of the disk. *Blocks* to the end.
 pub fn run(arguments: &Tokenize) -> Result<(), CliError> {
@@ -33,6 +58,10 @@ pub fn run(arguments: &Tokenize) -> Result<(), CliError> {
     let (train, val) = (files(&arguments.texts)?, files(&arguments.val)?);
     let wanted_end = arguments.end.as_deref();
     let given = arguments.tokenizer.as_deref().map(|file| ending(open(file)?, wanted_end)).transpose()?;
+    let given = match (given, &arguments.template) {
+        (Some(given), Some(file)) => Some(with_template(given, file)?),
+        (given, _) => given,
+    };
     check_free(&arguments.folder, given.as_ref())?;
     if let (Some(_), Some(once)) = (arguments.vocabulary, train.iter().find(|file| is_read_once(file))) {
         let shown = if once == Path::new("-") { "standard input".into() } else { once.display().to_string() };
@@ -65,8 +94,19 @@ pub fn run(arguments: &Tokenize) -> Result<(), CliError> {
     let end = end.map(|(name, _)| name);
     if json {
         let of = |name: &str, written: Written| {
-            let Written { texts, bytes, tokens } = written;
-            json!({"path": arguments.folder.join(name), "texts": texts, "bytes": bytes, "tokens": tokens})
+            let Written { texts, bytes, tokens, learnt, unanswered, .. } = written;
+            let path = arguments.folder.join(name);
+            match learnt {
+                None => json!({"path": path, "texts": texts, "bytes": bytes, "tokens": tokens}),
+                Some(learnt) => json!({
+                    "path": path,
+                    "conversations": texts,
+                    "unanswered": unanswered,
+                    "bytes": bytes,
+                    "tokens": tokens,
+                    "learnt": learnt,
+                }),
+            }
         };
         let line = json!({
             "vocabulary": tokenizer.vocabulary(),
@@ -77,14 +117,15 @@ pub fn run(arguments: &Tokenize) -> Result<(), CliError> {
         return print(&format!("{line}\n"));
     }
     for (name, written) in [("train.bin", Some(train)), ("val.bin", val)] {
-        if let Some(Written { texts, bytes: of, tokens }) = written {
-            let rate = of as f64 / tokens as f64;
-            let (texts, of, tokens) = (amount(texts, "text"), bytes(of), amount(tokens, "token"));
-            let file = arguments.folder.join(name);
-            voice.say(&format!("{}: {tokens} ({rate:.2} bytes each, {texts} of {of})", file.display()));
+        if let Some(written) = written {
+            say(&arguments.folder.join(name), written, end, voice);
         }
     }
-    let behind = end.map_or("nothing behind a text".to_owned(), |end| format!("{end} behind each text"));
+    let behind = match (end, arguments.chat) {
+        (None, _) => "nothing ends a text".to_owned(),
+        (Some(end), false) => format!("{end} behind each text"),
+        (Some(end), true) => format!("{end} ends an answer"),
+    };
     let vocabulary = amount(tokenizer.vocabulary().into(), "token");
     voice.say(&format!("{}: {vocabulary}, {behind}", arguments.folder.join(TOKENIZER).display()));
     voice.say(&format!(
@@ -92,6 +133,44 @@ pub fn run(arguments: &Tokenize) -> Result<(), CliError> {
         arguments.folder.display()
     ));
     Ok(())
+}
+
+/// Says what a file has.
+fn say(file: &Path, written: Written, end: Option<&str>, voice: Voice) {
+    let Written { texts, bytes: of, tokens, learnt, unanswered, has_end } = written;
+    let rate = of as f64 / tokens as f64;
+    let what = if learnt.is_some() { "conversation" } else { "text" };
+    let about = format!("{rate:.2} bytes each, {} of {}", amount(texts, what), bytes(of));
+    let Some(learnt) = learnt else {
+        return voice.say(&format!("{}: {} ({about})", file.display(), amount(tokens, "token")));
+    };
+    let share = 100.0 * learnt as f64 / tokens as f64;
+    voice.say(&format!(
+        "{}: {}, {share:.0} % of them learnt ({about})",
+        file.display(),
+        amount(tokens, "token")
+    ));
+    if unanswered > 0 {
+        voice.say(&format!("  note: {} without an answer left out", amount(unanswered, "conversation")));
+    }
+    if let (Some(end), false) = (end, has_end) {
+        voice.say(&format!(
+            "  note: no answer ends with {end}, where `dtrain generate` would stop: --end names the token that the template has there"
+        ));
+    }
+}
+
+/// A tokenizer with a template of conversations. *Errors*: it cannot be read, or is none.
+fn with_template(tokenizer: Tokenizer, file: &Path) -> Result<Tokenizer, CliError> {
+    const HINT: &str = "a template is a text in Jinja, as transformers has it in chat_template.jinja";
+    let text = fs::read_to_string(file).map_err(|error| {
+        CliError::usage(format!("cannot read {}", file.display())).because(&error).hint(HINT)
+    })?;
+    let with = tokenizer.with_template(text);
+    match ChatTemplate::of(&with) {
+        Ok(_) => Ok(with),
+        Err(error) => Err(CliError::usage(format!("{}: {error}", file.display())).hint(HINT)),
+    }
 }
 
 /// The files of paths: a folder stands for those that lie in it, in the order of their names.
@@ -134,8 +213,14 @@ fn check_free(folder: &Path, given: Option<&Tokenizer>) -> Result<(), CliError> 
         let is_same = || same.is_some_and(|same| fs::read(&file).is_ok_and(|bytes| bytes == same));
         file.exists() && !is_same()
     };
-    let given = [(TOKENIZER, given.map(Tokenizer::bytes)), (SETTINGS, given.and_then(Tokenizer::settings))];
-    match [("train.bin", None), ("val.bin", None)].iter().chain(&given).find(|file| is_there(file)) {
+    let template = given.and_then(Tokenizer::template).map(str::as_bytes);
+    let given = [
+        (TOKENIZER, given.map(Tokenizer::bytes)),
+        (SETTINGS, given.and_then(Tokenizer::settings)),
+        (TEMPLATE, template),
+    ];
+    let written = ["train.bin", "val.bin", "train.mask", "val.mask"].map(|name| (name, None));
+    match written.iter().chain(&given).find(|file| is_there(file)) {
         None => Ok(()),
         Some((name, _)) => {
             let error = CliError::usage(format!("{} is there already", folder.join(name).display()));
@@ -202,9 +287,28 @@ pub(super) fn ids_in_passing(
     let end = tokenizer.end_of_text().map(|(_, id)| id);
     // As they are read: by the vocabulary of the model.
     let vocabulary = vocabulary.unwrap_or(tokenizer.vocabulary());
-    let (file, _) = ids(&to, (&tokenizer, end, vocabulary), &[path.to_owned()], FIELD, voice)?;
-    file.finish()?;
+    let files = [path.to_owned()];
+    let made = match is_of_conversations(path)? {
+        true => conversations::ids(&to, (&tokenizer, vocabulary), &files, voice),
+        false => ids(&to, (&tokenizer, end, vocabulary), &files, FIELD, voice),
+    };
+    let shown = |name: &Path| name.display().to_string();
+    made.map_err(|error| error.renaming(&shown(&to), &shown(path)))?.0.finish()?;
     Ok(Some((folder, to)))
+}
+
+/// Whether the first record of a file of records is a conversation, and no text.
+fn is_of_conversations(path: &Path) -> Result<bool, CliError> {
+    let name = path.to_string_lossy().to_lowercase();
+    let name = name.strip_suffix(".gz").unwrap_or(&name);
+    let has_records = [".jsonl", ".ndjson", ".json", ".parquet"].iter().any(|end| name.ends_with(end));
+    if !has_records || is_read_once(path) {
+        return Ok(false);
+    }
+    match Records::open(path)?.next().transpose()? {
+        Some((_, object)) => Ok(!object.contains_key(FIELD) && Conversation::of(&object).is_ok()),
+        None => Ok(false),
+    }
 }
 
 /// Writes all files.
@@ -214,14 +318,21 @@ fn write(
     (train, val): (&[PathBuf], &[PathBuf]),
     voice: Voice,
 ) -> Result<(Written, Option<Written>), CliError> {
-    let (folder, field) = (&arguments.folder, &arguments.field);
-    let tokens = (tokens.0, tokens.1, tokens.0.vocabulary());
-    let (train_ids, trained) = ids(&folder.join("train.bin"), tokens, train, field, voice)?;
+    let (folder, (tokenizer, end)) = (&arguments.folder, tokens);
+    let vocabulary = tokenizer.vocabulary();
+    let ids = |name: &str, files| match arguments.chat {
+        true => conversations::ids(&folder.join(name), (tokenizer, vocabulary), files, voice),
+        false => ids(&folder.join(name), (tokenizer, end, vocabulary), files, &arguments.field, voice),
+    };
+    let (train_ids, trained) = ids("train.bin", train)?;
     let val = match val.is_empty() {
         true => None,
-        false => Some(ids(&folder.join("val.bin"), tokens, val, field, voice)?),
+        false => Some(ids("val.bin", val)?),
     };
-    for (name, bytes) in [(TOKENIZER, Some(tokens.0.bytes())), (SETTINGS, tokens.0.settings())] {
+    let template = tokenizer.template().map(str::as_bytes);
+    let beside =
+        [(TEMPLATE, template), (SETTINGS, tokenizer.settings()), (TOKENIZER, Some(tokenizer.bytes()))];
+    for (name, bytes) in beside {
         if let Some(bytes) = bytes {
             let mut file = WholeFile::create(&folder.join(name))?;
             file.write(bytes)?;
@@ -240,7 +351,7 @@ fn ids(
     files: &[PathBuf],
     field: &str,
     voice: Voice,
-) -> Result<(WholeFile, Written), CliError> {
+) -> Result<(IdFiles, Written), CliError> {
     let mut file = WholeFile::create(path)?;
     let mut written = Written::default();
     let bar = bar(files, voice);
@@ -272,7 +383,7 @@ fn ids(
     bar.finish_and_clear();
     match written.tokens {
         0 => Err(CliError::usage(format!("there is no text for {}", path.display()))),
-        _ => Ok((file, written)),
+        _ => Ok((IdFiles { ids: file, mask: None }, written)),
     }
 }
 

@@ -18,7 +18,7 @@ use crate::nccl::ChosenBackend;
 use crate::plan::{Plan, Prototype};
 use crate::rank_setup::left_probe;
 use crate::recipe::CUDA;
-use crate::report::{Voice, banner};
+use crate::report::{Voice, banner, notes_of_examples};
 use crate::request::{Place, Request, Start, settings};
 use crate::run_folder::RunFolder;
 use crate::run_tokenizer;
@@ -163,12 +163,14 @@ pub fn run(
     let shrunk = shrunk.map(|(_, note)| note);
     let again = note_of_beginning_again(&request, predecessor);
     let begins = matches!(request.start, Start::Fresh);
+    let examples = plan.opened.examples.as_ref().map(notes_of_examples).unwrap_or_default();
     let tokenizer = if begins { run_tokenizer::note_of_another(&plan.config) } else { None };
     for note in request
         .notes
         .iter()
         .chain(&again)
         .chain(&tokenizer)
+        .chain(&examples)
         .chain(&in_shards)
         .chain(&shrunk)
         .chain(&other_bits)

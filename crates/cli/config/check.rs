@@ -11,7 +11,7 @@ use super::parts::{ClassWeights, HostCount, Loss, Redundancy, Rule};
 use super::resolve::Resolved;
 use super::value::{Length, Value};
 use super::{Config, Precision, Wire};
-use dtrain_data::{Augment, FileGroup};
+use dtrain_data::{Augment, FileGroup, Source};
 use dtrain_protocol::TimeoutsError;
 use dtrain_runtime::{EpochMetric, Measured, NotMeasured, Patience, Quantity};
 use dtrain_types::{Reduce, ShardLevel, counted};
@@ -467,6 +467,28 @@ impl Config {
             Some(Patience { metric: find(&stop.metric)?, epochs: stop.patience, least: stop.least })
         });
         Ok(NamedMetrics { best: self.checkpoint.best.as_deref().and_then(find), patience })
+    }
+
+    /// Checks what keys say of examples, which token ids have or have not.
+    ///
+    /// *Errors*: a label is to be ignored, and examples say themselves what is; examples are to be packed, and there are none.
+    pub fn check_examples(&self, has_some: bool) -> Result<(), ConfigError> {
+        let mut problems = Vec::new();
+        if has_some && matches!(self.loss, Loss::CrossEntropy { ignore_index: Some(_), .. }) {
+            let problem =
+                self.problem("loss.ignore_index", "the mask beside the ids says what is not learnt");
+            problems.push(problem.hint("leave it out"));
+        }
+        if !has_some && matches!(&self.data, Some(Source::Tokens(ids)) if ids.packing) {
+            let problem = self.problem(
+                "data.packing",
+                "the ids have no mask beside them, so nobody knows where an example begins",
+            );
+            problems.push(problem.hint(
+                "`dtrain tokenize --chat` writes both; ids without a mask fill their samples as they are",
+            ));
+        }
+        ConfigError::check(problems)
     }
 
     /// Checks that need the data set.

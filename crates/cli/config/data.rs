@@ -72,6 +72,7 @@ pub(super) fn data(r: &Resolved) -> Option<Source> {
             context: r.count("data.context"),
             vocabulary: r.int("data.vocabulary"),
             val_split: fraction(r),
+            packing: r.word("data.packing") == "on",
         }),
     })
 }

@@ -236,6 +236,8 @@ pub static KEYS: &[Key] = &[
     Key::new("data.context", COUNT, "128", Bits, "tokens a sample sees; text: bytes").when("data.kind", &["text", "tokens"]),
     Key::new("data.vocabulary", Type::Either(&[AUTO, Type::Int(2, MOST_TOKENS as i128)]), "auto", Bits, "how many token ids there are; auto: as many as the tokenizer.json beside them has, or else 50257, those of GPT-2")
         .when("data.kind", &["tokens"]),
+    Key::new("data.packing", Type::Choice(&["off", "on"]), "off", Bits, "on: several conversations share a sample where they fit; off: each has its own (`dtrain tokenize --chat`)")
+        .when("data.kind", &["tokens"]),
     Key::new("data.val_split", SPLIT, "0.1", Bits, "share held out for validation, where no held-out file is given")
         .when("data.kind", &["idx", "images", "tar", "parquet_images", "clips", "csv", "parquet", "windows", "npy", "text", "tokens"]),
     Key::new("data.held_out", Type::Choice(&["scattered", "last"]), "scattered", Bits, HELD_OUT_HELP).when("data.kind", &["idx", "tar", "parquet_images", "npy"]),

@@ -7,7 +7,7 @@ use crate::plan::Plan;
 use crate::request::Start;
 use crate::run_folder::RunFolder;
 use console::style;
-use dtrain_data::{ColumnUse, HeldOutGroups, InputSpec, Role, TargetSpec};
+use dtrain_data::{ColumnUse, ExampleCounts, HeldOutGroups, InputSpec, Role, TargetSpec};
 use dtrain_engine::Replica;
 use dtrain_protocol::Timeouts;
 use dtrain_telemetry::Gpu;
@@ -153,11 +153,45 @@ fn data(plan: &Plan) -> String {
     if plan.external().is_none() {
         text += &format!(", {input}");
     }
+    if let Some(ExampleCounts { examples, taken, places, .. }) = plan.opened.examples {
+        let share = 100.0 * taken as f64 / places as f64;
+        text += &format!(", {share:.0} % of them in {}", amount(examples, "example"));
+    }
     if let Some(attribution) = plan.opened.attribution {
         let source = attribution.split(',').next().unwrap_or(attribution);
         text += &format!(" ({source})");
     }
     text
+}
+
+/// What is to be said of examples that do not fit.
+pub fn notes_of_cuts(counts: &ExampleCounts) -> Vec<String> {
+    let ExampleCounts { cut, left_out, .. } = *counts;
+    let mut notes = Vec::new();
+    if left_out > 0 {
+        let what = amount(left_out, "example");
+        notes.push(format!(
+            "{what} left out: nothing of an answer is within data.context, which cuts their ends"
+        ));
+    }
+    if cut > 0 {
+        notes.push(format!("{} longer than data.context, which cuts their ends", amount(cut, "example")));
+    }
+    notes
+}
+
+/// What is to be said of examples and their samples before they are trained on.
+pub fn notes_of_examples(counts: &ExampleCounts) -> Vec<String> {
+    const HALF: u64 = 2;
+    let ExampleCounts { examples, samples, places, taken, .. } = *counts;
+    let mut notes = notes_of_cuts(counts);
+    if samples == examples && HALF * taken < places {
+        let share = 100.0 * taken as f64 / places as f64;
+        notes.push(format!(
+            "examples fill {share:.0} % of their samples; data.packing=on puts several into one"
+        ));
+    }
+    notes
 }
 
 /// Which groups are held out.

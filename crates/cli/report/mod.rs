@@ -11,7 +11,7 @@ mod profile;
 mod summary;
 mod time;
 
-pub use banner::{banner, held_out_groups};
+pub use banner::{banner, held_out_groups, notes_of_cuts, notes_of_examples};
 pub use human::Human;
 pub use numbers::{amount, bytes, duration, grouped, loss, measure, percent};
 pub use profile::profile;
