@@ -77,7 +77,9 @@ fn a_llama_is_that_of_the_cpu_on_a_gpu_of_any_number_of_ranks_in_halves_too() {
         return;
     }
     let Some(machine) = Host::new() else { return };
-    let model = format!("{LLAMA} model.kv_heads=2 model.rope_scaling=llama3 model.rope_context=4");
+    let model = format!(
+        "{LLAMA} model.kv_heads=2 model.head_width=8 model.qk_norm=true model.rope_scaling=llama3 model.rope_context=4"
+    );
     let run = |how: &str| machine.train(&format!("{model} steps=3 {how}"));
     let [one, two, cpu] = ["devices=cuda:0 ranks=1", "devices=cuda:0,1", "devices=cpu ranks=1"].map(run);
     assert_eq!(one.digest(), two.digest());

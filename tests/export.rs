@@ -112,7 +112,7 @@ fn exports_say_what_predict_says_on_raw_inputs() {
         ("gpt2", "model.dropout=0.1"),
         (
             "llama",
-            "model.kv_heads=1 model.qkv_bias=true model.rope_theta=50 model.rope_scaling=llama3 model.rope_context=4",
+            "model.kv_heads=1 model.head_width=6 model.qkv_bias=true model.qk_norm=true model.rope_theta=50 model.rope_scaling=llama3 model.rope_context=4",
         ),
     ] {
         let small = format!("model.layers=2 model.width=16 model.heads=2 {other} data.context=8 steps=30");

@@ -12,7 +12,11 @@ fn heads_that_share_keys_have_the_same_bits_however_they_are_run() {
     let folder = folder();
     let digest = |how: &str| train(folder.path(), &format!("{LLAMA} steps=20 {how}")).digest();
     let mut digests = Vec::new();
-    for model in ["model.kv_heads=2", "model.kv_heads=1 model.tied=true model.qkv_bias=true"] {
+    for model in [
+        "model.kv_heads=2",
+        "model.kv_heads=1 model.tied=true model.qkv_bias=true",
+        "model.kv_heads=2 model.head_width=10 model.qk_norm=true",
+    ] {
         let one = digest(&format!("{model} ranks=1 threads=1"));
         for how in [
             "ranks=2 threads=1",
@@ -176,7 +180,6 @@ fn what_a_model_of_others_has_and_this_one_has_not_is_refused_at_its_place() {
         ("hidden_act", json!("gelu"), "hidden_act of this llama: the one that is built in has silu"),
         ("attention_bias", json!(true), "attention_bias of this llama"),
         ("mlp_bias", json!(true), "mlp_bias of this llama"),
-        ("head_dim", json!(16), "head_dim of this llama"),
         ("rope_scaling", json!({"rope_type": "yarn", "factor": 8.0}), "rope_scaling of this llama"),
         ("rope_scaling", json!({"type": "dynamic", "factor": 8.0}), "rope_scaling of this llama"),
     ] {
@@ -185,6 +188,10 @@ fn what_a_model_of_others_has_and_this_one_has_not_is_refused_at_its_place() {
     }
     write_config(path, &[("model_type", json!("mistral")), ("sliding_window", json!(4096))]);
     refused(path, &format!("train {data}"), &["sliding_window of this mistral"]);
+    for family in ["qwen2", "qwen3"] {
+        write_config(path, &[("model_type", json!(family)), ("use_sliding_window", json!(true))]);
+        refused(path, &format!("train {data}"), &[&format!("sliding_window of this {family}")]);
+    }
     write_config(path, &[("model_type", json!("gpt2")), ("activation_function", json!("relu"))]);
     refused(path, &format!("train {data}"), &["activation_function of this gpt2"]);
     write_config(path, &[("model_type", json!("gpt2")), ("layer_norm_epsilon", json!(1e-6))]);
@@ -203,6 +210,7 @@ fn what_a_model_of_others_has_and_this_one_has_not_is_refused_at_its_place() {
     for (keys, words) in [
         ("model.kv_heads=3", "model.kv_heads: must divide model.heads"),
         ("model.width=30", "model.width: must be model.heads times an even number"),
+        ("model.head_width=5", "model.head_width: must be an even number of at most 512"),
         ("model.rope_theta=0.5", "model.rope_theta: must be at least 1"),
         ("model.rope_scaling=linear model.rope_factor=0.5", "model.rope_factor: must be at least 1"),
         (
@@ -226,6 +234,7 @@ fn it_is_taken_to_transformers_and_comes_back_with_its_bits() {
     for (name, model, turned) in [
         ("llama", "model.kind=llama model.kv_heads=1 model.rope_scaling=llama3 model.rope_context=4", None),
         ("qwen2", "model.kind=llama model.qkv_bias=true model.tied=true", None),
+        ("qwen3", "model.kind=llama model.kv_heads=1 model.qk_norm=true model.head_width=6", None),
         ("gpt2", "model.kind=gpt2", Some("transformer.h.0.attn.c_attn.weight")),
     ] {
         let data = "data.kind=text data.path=text.txt data.context=8 global_batch=22";
@@ -254,6 +263,13 @@ fn it_is_taken_to_transformers_and_comes_back_with_its_bits() {
     }
     train(path, "steps=3 model.channels=[2] name=cnn").succeeded();
     refused(path, "export cnn --to transformers", &["no class for a model of the kind cnn", "hint:"]);
+    let both = "model.kind=llama model.qkv_bias=true model.qk_norm=true";
+    train(
+        path,
+        &format!("data.kind=text data.path=text.txt data.context=8 {both} {small} steps=1 name=both"),
+    )
+    .succeeded();
+    refused(path, "export both --to transformers", &["no class for a llama with", "hint:"]);
     assert!(!path.join("cnn-transformers").exists());
     let figures = json(path, "eval llama --json");
     assert!(figures["loss"].as_f64().is_some_and(f64::is_finite), "{figures}");

@@ -94,6 +94,28 @@ class Transformers(unittest.TestCase):
                 torch.nn.init.normal_(parameter, std=0.3)
         self.compared(net, "model.kind=llama", max_shard_size="60KB")
 
+    def test_a_qwen_3_whose_heads_are_wider_gives_the_same_logits_here_and_back(self):
+        from transformers import Qwen3Config, Qwen3ForCausalLM
+
+        torch.manual_seed(5)
+        config = Qwen3Config(
+            vocab_size=TOKENS, hidden_size=64, intermediate_size=96, num_hidden_layers=2, num_attention_heads=4,
+            num_key_value_heads=2, head_dim=24, tie_word_embeddings=True)
+        net = Qwen3ForCausalLM(config)
+        for name, parameter in net.named_parameters():
+            if name.endswith(("q_norm.weight", "k_norm.weight")):
+                torch.nn.init.uniform_(parameter, 0.5, 2.0)
+        self.compared(net, "")
+
+    def test_a_llama_whose_heads_are_narrower_gives_the_same_logits_here_and_back(self):
+        from transformers import LlamaConfig, LlamaForCausalLM
+
+        torch.manual_seed(5)
+        config = LlamaConfig(
+            vocab_size=TOKENS, hidden_size=64, intermediate_size=96, num_hidden_layers=2, num_attention_heads=4,
+            num_key_value_heads=2, head_dim=8)
+        self.compared(LlamaForCausalLM(config), "")
+
     def test_a_gpt_2_gives_the_same_logits_here_and_back(self):
         from transformers import GPT2Config, GPT2LMHeadModel
 

@@ -19,6 +19,7 @@ const LLAMA: Words = &[
     ("hidden_size", "model.width"),
     ("num_attention_heads", "model.heads"),
     ("num_key_value_heads", "model.kv_heads"),
+    ("head_dim", "model.head_width"),
     ("intermediate_size", "model.feed_forward"),
     ("rms_norm_eps", "model.norm_eps"),
     ("tie_word_embeddings", "model.tied"),
@@ -53,7 +54,7 @@ pub(super) fn layer(layers: &[Layer]) -> Result<Option<Layer>, ConfigError> {
     let family = told.text("model_type").unwrap_or_default();
     let (kind, words) = match family {
         "gpt2" => (ModelKind::Gpt2, GPT2),
-        "llama" | "mistral" | "qwen2" => (ModelKind::Llama, LLAMA),
+        "llama" | "mistral" | "qwen2" | "qwen3" => (ModelKind::Llama, LLAMA),
         _ => return Ok(None),
     };
     if last(layers, "model.kind").and_then(text).is_some_and(|written| written != kind.name()) {
@@ -76,8 +77,15 @@ pub(super) fn layer(layers: &[Layer]) -> Result<Option<Layer>, ConfigError> {
             let words = if kind == "linear" { &SCALING[..1] } else { SCALING };
             layer.extend(words.iter().filter_map(|(theirs, ours)| inside.entry(theirs, ours)));
         }
-        if family == "qwen2" {
-            layer.push(written("model.qkv_bias", "true", place));
+        match family {
+            "qwen2" => layer.push(written("model.qkv_bias", "true", place)),
+            "qwen3" => {
+                layer.push(written("model.qk_norm", "true", place));
+                if told.node("head_dim").is_none() {
+                    layer.push(written("model.head_width", "128", place));
+                }
+            }
+            _ => {}
         }
     }
     if last(layers, "data.kind").and_then(text) == Some(DataKind::Tokens.name()) {
@@ -199,12 +207,8 @@ impl<'a> Told<'a> {
                 refuse(key, "the one that is built in has no biases but those of Qwen 2");
             }
         }
-        let of_head = self.number("hidden_size").zip(self.number("num_attention_heads"));
-        if differs("head_dim", of_head.map(|(width, heads)| width / heads)) {
-            refuse("head_dim", "heads of the one that is built in share hidden_size");
-        }
         let windows = match family {
-            "qwen2" => is_on("use_sliding_window"),
+            "qwen2" | "qwen3" => is_on("use_sliding_window"),
             _ => self.node("sliding_window").is_some(),
         };
         if windows {

@@ -260,7 +260,9 @@ fn llama(r: &Resolved) -> LlamaOptions {
         rope_theta: number("model.rope_theta"),
         rope_scaling: rope_scaling(r),
         norm_epsilon: number("model.norm_eps"),
+        head_width: r.int("model.head_width"),
         qkv_bias: r.flag("model.qkv_bias"),
+        qk_norm: r.flag("model.qk_norm"),
         tied: r.flag("model.tied"),
         ..LlamaOptions::default()
     }

@@ -298,13 +298,23 @@ impl Graph<'_> {
             }
             Description::RmsNorm { epsilon, .. } => {
                 let gain = self.parameter(name, "weight");
-                let (axis, epsilon) = (self.shape(&[-1]), self.constant(*epsilon));
-                let squares = self.node("Mul", &[&x, &x], vec![]);
-                let mean = self.node("ReduceMean", &[&squares, &axis], vec![]);
-                let sum = self.node("Add", &[&mean, &epsilon], vec![]);
-                let root = self.node("Sqrt", &[&sum], vec![]);
-                let y = self.node("Div", &[&x, &root], vec![]);
-                self.node("Mul", &[&y, &gain], vec![])
+                self.rms_norm(*epsilon, &x, &gain)
+            }
+            Description::HeadNorm { heads, kv_heads, head, epsilon } => {
+                let counts = [*heads, *kv_heads, *kv_heads].map(|heads| (heads * head) as i64);
+                let lengths = self.shape(&counts);
+                let parts = self.nodes_of("Split", &[&x, &lengths], vec![int("axis", -1)], 3);
+                let [queries, keys] = [(0, *heads, "q_norm.weight"), (1, *kv_heads, "k_norm.weight")].map(
+                    |(at, heads, gain)| {
+                        let gain = self.parameter(name, gain);
+                        let apart = self.shape(&[0, 0, heads as i64, *head as i64]);
+                        let rows = self.node("Reshape", &[&parts[at], &apart], vec![]);
+                        let normed = self.rms_norm(*epsilon, &rows, &gain);
+                        let together = self.shape(&[0, 0, counts[at]]);
+                        self.node("Reshape", &[&normed, &together], vec![])
+                    },
+                );
+                self.node("Concat", &[&queries, &keys, &parts[2]], vec![int("axis", -1)])
             }
             Description::Pointwise(behind) => self.behind(*behind, x),
             Description::Flatten => {
@@ -421,6 +431,17 @@ impl Graph<'_> {
     }
 
     /// Queries and keys turned by their places, and keys and values for each head.
+    /// An RMS norm of the last dimension.
+    fn rms_norm(&mut self, epsilon: f32, x: &str, gain: &str) -> String {
+        let (axis, epsilon) = (self.shape(&[-1]), self.constant(epsilon));
+        let squares = self.node("Mul", &[x, x], vec![]);
+        let mean = self.node("ReduceMean", &[&squares, &axis], vec![]);
+        let sum = self.node("Add", &[&mean, &epsilon], vec![]);
+        let root = self.node("Sqrt", &[&sum], vec![]);
+        let y = self.node("Div", &[x, &root], vec![]);
+        self.node("Mul", &[&y, gain], vec![])
+    }
+
     fn rotary(&mut self, [heads, kv_heads, head, time]: [usize; 4], speeds: RotarySpeeds, x: &str) -> String {
         let half = head / 2;
         let table = |of: fn(f64) -> f64| -> Vec<f32> {

@@ -298,6 +298,18 @@ impl Body {
                 let module = self.module(name, format!("RMSNorm({width}, eps={epsilon:e})"));
                 self.set(x, format!("{module}({x})"));
             }
+            Description::HeadNorm { heads, kv_heads, head, epsilon } => {
+                let norms = ["q_norm", "k_norm"].map(|norm| {
+                    self.module(&joined(name, norm), format!("RMSNorm({head}, eps={epsilon:e})"))
+                });
+                let widths = [*heads, *kv_heads, *kv_heads].map(|heads| heads * head);
+                self.forward.push(format!("q, k, v = {x}.split({widths:?}, -1)"));
+                for (part, module) in ["q", "k"].iter().zip(norms) {
+                    self.forward
+                        .push(format!("{part} = {module}({part}.unflatten(-1, (-1, {head}))).flatten(-2)"));
+                }
+                self.set(x, "torch.cat((q, k, v), -1)".to_owned());
+            }
             Description::Pointwise(behind) => self.set(x, wrapped(*behind, x)),
             Description::Flatten => self.set(x, format!("{x}.flatten(1)")),
             Description::Dropout { rate } => {

@@ -1,7 +1,7 @@
 //! A model of tokens as a folder of Hugging Face's transformers: `config.json` and `model.safetensors`, which `from_pretrained` reads, and so
 //! does whoever reads what that writes.
 //!
-//! It knows the families whose stages are those of a class there: `llama` (Llama, or Qwen 2 where queries have biases), `gpt2`, and `gpt`,
+//! It knows the families whose stages are those of a class there: `llama` (Llama, Qwen 2 where queries have biases, Qwen 3 where their heads have norms), `gpt2`, and `gpt`,
 //! which is a GPT-2 with another GELU and a head of its own.
 
 use super::network::{Network, Parameter};
@@ -32,10 +32,11 @@ pub fn transformers(network: &Network, model: &Model, end: Option<u32>) -> Resul
     let (InputSpec::Tokens { length, vocabulary }, Some(Class { name: class, sizes, names })) =
         (&network.preparation.input, Class::of(model))
     else {
-        let error = CliError::usage(format!(
-            "transformers has no class for a model of the kind {}",
-            model.kind().name()
-        ));
+        let what = match model {
+            Model::Llama(_) => "a llama with both biases and norms of queries and keys".to_owned(),
+            model => format!("a model of the kind {}", model.kind().name()),
+        };
+        let error = CliError::usage(format!("transformers has no class for {what}"));
         return Err(error.hint("it has for llama, gpt and gpt2; --to torch writes any model"));
     };
     let mut config = Map::new();
@@ -82,21 +83,30 @@ impl Class {
                 width,
                 heads,
                 kv_heads,
+                head_width,
                 feed_forward,
                 rope_theta,
                 rope_scaling,
                 norm_epsilon,
                 qkv_bias,
+                qk_norm,
                 tied,
                 vocabulary: _,
             }) => {
+                let (class, kind) = match (qkv_bias, qk_norm) {
+                    (false, false) => ("LlamaForCausalLM", "llama"),
+                    (true, false) => ("Qwen2ForCausalLM", "qwen2"),
+                    (false, true) => ("Qwen3ForCausalLM", "qwen3"),
+                    (true, true) => return None,
+                };
                 let mut sizes = json!({
-                    "model_type": if qkv_bias { "qwen2" } else { "llama" },
+                    "model_type": kind,
                     "hidden_size": width,
                     "intermediate_size": feed_forward,
                     "num_hidden_layers": layers,
                     "num_attention_heads": heads,
                     "num_key_value_heads": kv_heads,
+                    "head_dim": head_width.unwrap_or(width / heads),
                     "hidden_act": "silu",
                     "rms_norm_eps": norm_epsilon,
                     // Older ones read the first two, newer ones the third.
@@ -105,13 +115,12 @@ impl Class {
                     "rope_parameters": rope_parameters(rope_theta, rope_scaling),
                     "tie_word_embeddings": tied,
                 });
-                if qkv_bias {
-                    sizes["use_sliding_window"] = json!(false);
-                } else {
-                    sizes["attention_bias"] = json!(false);
-                    sizes["mlp_bias"] = json!(false);
-                }
-                let class = if qkv_bias { "Qwen2ForCausalLM" } else { "LlamaForCausalLM" };
+                let without: &[&str] = match kind {
+                    "llama" => &["attention_bias", "mlp_bias"],
+                    "qwen2" => &["use_sliding_window"],
+                    _ => &["attention_bias", "use_sliding_window"],
+                };
+                without.iter().for_each(|key| sizes[*key] = json!(false));
                 (class, sizes, Box::new(LlamaNames))
             }
             Model::Gpt { like, layers, width, heads, dropout } => {

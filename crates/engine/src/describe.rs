@@ -79,6 +79,17 @@ pub enum Description {
         /// Added to the mean of squares.
         epsilon: f32,
     },
+    /// RMS norms of the heads of queries and of keys, then `q_norm.weight` and `k_norm.weight`, before those of values.
+    HeadNorm {
+        /// Heads of queries.
+        heads: usize,
+        /// Heads of keys, and of values.
+        kv_heads: usize,
+        /// Width of one.
+        head: usize,
+        /// Added to the mean of squares.
+        epsilon: f32,
+    },
     /// What is the same for each element.
     Pointwise(Behind),
     /// The dimensions of a sample as one.

@@ -99,7 +99,8 @@ fn no_step_after_the_third_allocates_on_any_thread() {
             GptOptions { vocabulary: 16, context: 24, layers: 2, width: 64, heads: 4, dropout: 0.1 };
         let language = || gpt(&options).expect("the options make sense");
         let tied = || gpt2(&options).expect("the options make sense");
-        let of_llama = LlamaOptions { vocabulary: 16, width: 64, kv_heads: 2, ..LlamaOptions::default() };
+        let of_llama =
+            LlamaOptions { vocabulary: 16, width: 64, kv_heads: 2, qk_norm: true, ..LlamaOptions::default() };
         let grouped = || llama(&of_llama).expect("the options make sense");
         let text = Shape::Tokens { rows: ROWS, time: 24 };
         let lion = Rule::Lion { betas: [0.9, 0.99], weight_decay: 0.1 };

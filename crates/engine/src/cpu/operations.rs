@@ -66,6 +66,18 @@ impl Device for Cpu {
         self.each(y, |at, y| y.copy_from_slice(&x[at]));
     }
 
+    fn copy_rows(&self, shape: Rows, [from, to]: [usize; 2], x: &[f32], y: &mut [f32]) {
+        let Rows { rows, width } = shape;
+        assert!(width <= from && width <= to, "rows of {width} lie {from} and {to} apart");
+        // Behind the last row there may be nothing.
+        let some = group(to);
+        self.pool.run(rows * width, rows.div_ceil(some), [Cut::new(y, some * to)], |task, [y], _| {
+            for (at, y) in (task * some..rows.min((task + 1) * some)).zip(y.chunks_mut(to)) {
+                y[..width].copy_from_slice(&x[at * from..][..width]);
+            }
+        });
+    }
+
     fn product(&self, shape: &Product, a: &[f32], b: &[f32], c: &mut [f32]) {
         product::product(self.isa, &self.pool, shape, a, b, c, product::Finish::NONE);
     }

@@ -7,7 +7,7 @@ use super::demand;
 use crate::device::{Device, RopeScaling, RotaryShape};
 use crate::error::EngineError;
 use crate::stage::Init;
-use crate::stages::{Attention, Chain, Embedding, LayerNorm, Linear, Residual, Rotary, SwiGlu};
+use crate::stages::{Attention, Chain, Embedding, HeadNorm, LayerNorm, Linear, Residual, Rotary, SwiGlu};
 
 /// Options of [`llama`].
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -18,10 +18,12 @@ pub struct LlamaOptions {
     pub layers: usize,
     /// Width of the residual stream.
     pub width: usize,
-    /// Attention heads; they share the width.
+    /// Attention heads.
     pub heads: usize,
     /// Heads of keys and values, which divide the others: each is shared by as many.
     pub kv_heads: usize,
+    /// Width of a head; none where they share the width.
+    pub head_width: Option<usize>,
     /// Width of the feed-forward layers.
     pub feed_forward: usize,
     /// The slowest of a head's planes turns by nearly its reciprocal a place.
@@ -32,6 +34,8 @@ pub struct LlamaOptions {
     pub norm_epsilon: f64,
     /// Whether the layers of queries, keys and values have biases, as Qwen 2 has them.
     pub qkv_bias: bool,
+    /// Whether heads of queries and keys are normed, as Qwen 3 has them.
+    pub qk_norm: bool,
     /// Whether the head is the table of tokens.
     pub tied: bool,
 }
@@ -44,11 +48,13 @@ impl Default for LlamaOptions {
             width: 128,
             heads: 4,
             kv_heads: 4,
+            head_width: None,
             feed_forward: 352,
             rope_theta: 10_000.0,
             rope_scaling: RopeScaling::None,
             norm_epsilon: 1e-5,
             qkv_bias: false,
+            qk_norm: false,
             tied: false,
         }
     }
@@ -71,11 +77,21 @@ impl LlamaOptions {
         demand(vocabulary > 1, "model.vocabulary", "must be at least 2")?;
         demand(layers > 0, "model.layers", "must be at least 1")?;
         demand(heads > 0, "model.heads", "must be at least 1")?;
-        demand(
-            width > 0 && width.is_multiple_of(2 * heads) && width / heads <= RotaryShape::MOST_HEAD,
-            "model.width",
-            &format!("must be model.heads times an even number of at most {}", RotaryShape::MOST_HEAD),
-        )?;
+        let (most, has_turned_planes) = (RotaryShape::MOST_HEAD, |head: usize| {
+            head > 0 && head.is_multiple_of(2) && head <= RotaryShape::MOST_HEAD
+        });
+        match self.head_width {
+            None => demand(
+                width.is_multiple_of(heads) && has_turned_planes(width / heads),
+                "model.width",
+                &format!("must be model.heads times an even number of at most {most}"),
+            )?,
+            Some(head) => {
+                let reason = format!("must be an even number of at most {most}");
+                demand(has_turned_planes(head), "model.head_width", &reason)?;
+                demand(width > 0, "model.width", "must be at least 1")?;
+            }
+        }
         demand(kv_heads > 0 && heads.is_multiple_of(kv_heads), "model.kv_heads", "must divide model.heads")?;
         demand(feed_forward > 0, "model.feed_forward", "must be at least 1")?;
         let scales = match self.rope_scaling {
@@ -105,15 +121,22 @@ impl LlamaOptions {
         Linear::new(outputs).starting(START, Init::Constant(0.0)).without_bias()
     }
 
-    /// One block: `h + o(attention(rotary(qkv(norm(h)))))`, then `h + down(swiglu(gate_up(norm(h))))`.
+    /// One block: `h + o(attention(rotary(qkv(norm(h)))))`, then `h + down(swiglu(gate_up(norm(h))))`; in front of `rotary` perhaps norms of
+    /// heads.
     fn block<D: Device>(&self) -> Chain<D> {
-        let Self { width, heads, kv_heads, feed_forward, rope_theta, qkv_bias, .. } = *self;
-        let keys = width / heads * kv_heads;
-        let qkv = Linear::side_by_side(&[("q_proj", width), ("k_proj", keys), ("v_proj", keys)]);
+        let Self { width, heads, kv_heads, feed_forward, rope_theta, qkv_bias, qk_norm, .. } = *self;
+        let head = self.head_width.unwrap_or(width / heads);
+        let (queries, keys) = (heads * head, kv_heads * head);
+        let qkv = Linear::side_by_side(&[("q_proj", queries), ("k_proj", keys), ("v_proj", keys)]);
         let qkv = qkv.starting(START, Init::Constant(0.0));
-        let attention = Chain::new()
+        let mut attention = Chain::new()
             .named("input_layernorm", self.norm())
-            .named("self_attn", if qkv_bias { qkv } else { qkv.without_bias() })
+            .named("self_attn", if qkv_bias { qkv } else { qkv.without_bias() });
+        if qk_norm {
+            attention =
+                attention.named("self_attn", HeadNorm::new(heads, kv_heads, self.norm_epsilon as f32));
+        }
+        let attention = attention
             .named("rotary", Rotary::new(heads, kv_heads, rope_theta).scaled(self.rope_scaling))
             .named("attention", Attention::new(heads))
             .named("self_attn.o_proj", Self::linear(width));
@@ -130,7 +153,7 @@ impl LlamaOptions {
 /// Token ids `[context]` to logits `[context, vocabulary]`.
 ///
 /// Tensors: `embed_tokens.weight`, then per block `layers.0.input_layernorm.weight`, `layers.0.self_attn.q_proj.weight`, `k_proj`, `v_proj`,
-/// `o_proj`, `layers.0.post_attention_layernorm.weight`, `layers.0.mlp.gate_proj.weight`, `up_proj`, `down_proj`, then `norm.weight` and
+/// `o_proj` (with norms of heads also `q_norm` and `k_norm`), `layers.0.post_attention_layernorm.weight`, `layers.0.mlp.gate_proj.weight`, `up_proj`, `down_proj`, then `norm.weight` and
 /// `lm_head.weight`, where it is a table of its own.
 ///
 /// *Errors*: [`EngineError::Option`].

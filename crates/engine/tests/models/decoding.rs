@@ -104,8 +104,11 @@ fn every_instruction_set_has_the_same_bits_and_so_has_gpt2() {
 fn llama_has_the_same_bits_too_with_keys_that_heads_share() {
     let (texts, vocabulary) = (texts(3, 70), VOCABULARY);
     let options = LlamaOptions { vocabulary, layers: 2, width: 48, heads: 6, ..LlamaOptions::default() };
-    for (kv_heads, tied) in [(6, false), (2, true)] {
-        let model = || llama(&LlamaOptions { kv_heads, tied, ..options }).expect("it fits");
+    for (kv_heads, tied, qk_norm, head_width) in
+        [(6, false, false, None), (2, true, false, None), (2, true, true, Some(12))]
+    {
+        let options = LlamaOptions { kv_heads, tied, qk_norm, head_width, ..options };
+        let model = || llama(&options).expect("it fits");
         let wanted = bits(&whole(cpu_with(1), model(), &texts));
         for isa in Isa::ALL.into_iter().filter(|isa| isa.is_here()) {
             let device = Cpu::new(CpuOptions { isa, threads: 2 }).expect("it is there");

@@ -264,6 +264,12 @@ fn qwen2_learns_as_in_transformers() {
 }
 
 #[test]
+fn qwen3_learns_as_in_transformers() {
+    let heads = LlamaOptions { heads: 4, kv_heads: 2, head_width: Some(10), ..LlamaOptions::default() };
+    of_transformers("qwen3", LlamaOptions { tied: true, qk_norm: true, norm_epsilon: 1e-6, ..heads });
+}
+
+#[test]
 fn a_gpt_learns_as_in_pytorch() {
     let decay = Decay::Cosine { last: 0.1 };
     let schedule = LrSchedule { base: 0.01, warmup: 2, total: 6, decay };

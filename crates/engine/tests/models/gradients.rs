@@ -8,8 +8,8 @@ use dtrain_engine::models::{LlamaOptions, llama};
 use dtrain_engine::stage::{ArenaPlan, Backward, Forward, Pass, Shape, Stage};
 use dtrain_engine::stages::{
     Attention, AvgPool, BatchNorm, Chain, ClassToken, Conv1d, Conv2d, Conv3d, Dropout, Embedding, Expr,
-    Flatten, Gelu, LayerNorm, Linear, MaxPool, MaxPool1d, MaxPool3d, Projected, Recurrent, Relu, Residual,
-    Rotary, Sigmoid, SwiGlu, Take, Traced, Turn,
+    Flatten, Gelu, HeadNorm, LayerNorm, Linear, MaxPool, MaxPool1d, MaxPool3d, Projected, Recurrent, Relu,
+    Residual, Rotary, Sigmoid, SwiGlu, Take, Traced, Turn,
 };
 
 fn probe(chain: Chain<Cpu>, input: &Shape, rows: usize) -> Check {
@@ -466,15 +466,47 @@ fn a_whole_llama() {
         norm_epsilon,
         ..LlamaOptions::default()
     };
-    for (kv_heads, tied, qkv_bias) in [(4, false, true), (2, true, false), (1, true, true)] {
-        let options = LlamaOptions { kv_heads, tied, qkv_bias, ..options };
+    let of_qwen3 = LlamaOptions { kv_heads: 2, head_width: Some(4), qk_norm: true, ..options };
+    let of_others = [(4, false, true), (2, true, false), (1, true, true)]
+        .map(|(kv_heads, tied, qkv_bias)| LlamaOptions { kv_heads, tied, qkv_bias, ..options });
+    for options in of_others.into_iter().chain([of_qwen3]) {
         for rows in [3, 2] {
             let chain = llama(&options).expect("the options make sense");
             let mut probe = probe(chain, &Shape::Tokens { rows: 3, time: 5 }, rows);
             // Weights up to 1 make what is multiplied four times in a block bend too much for differences.
             probe.params.iter_mut().for_each(|weight| *weight *= 0.5);
-            probe.check(&format!("llama of {kv_heads} heads of keys"), 3e-3);
+            probe.check(&format!("{options:?}"), 3e-3);
         }
+    }
+}
+
+#[test]
+fn norms_of_heads() {
+    for rows in [3, 2] {
+        let mut probe = probe(one(HeadNorm::new(4, 2, 0.01)), &Shape::values(3, &[5, 8 * 6]), rows);
+        // Gains of one would hide whose they are.
+        probe.params.iter_mut().enumerate().for_each(|(at, gain)| *gain = 0.5 + at as f32 / 8.0);
+        probe.check("norms of heads", 3e-3);
+    }
+}
+
+#[test]
+fn values_pass_norms_of_heads_and_each_head_is_a_row_of_its_own() {
+    let (heads, kv_heads, head) = (3, 1, 2);
+    let packed = (heads + 2 * kv_heads) * head;
+    let probe = probe(one(HeadNorm::new(heads, kv_heads, 0.0)), &Shape::values(2, &[2, packed]), 2);
+    let params = [1.0, 2.0, 3.0, 4.0];
+    let [y, ..] = probe.forward(&params, &probe.values).expect("it is finite");
+    for (x, y) in probe.values.chunks_exact(packed).zip(y.chunks_exact(packed)) {
+        for at in 0..heads + kv_heads {
+            let x = &x[at * head..][..head];
+            let root = (x.iter().map(|x| x * x).sum::<f32>() / head as f32).sqrt();
+            let gain = if at < heads { &params[..head] } else { &params[head..] };
+            for ((x, y), gain) in x.iter().zip(&y[at * head..]).zip(gain) {
+                assert!((x / root * gain - y).abs() < 1e-5, "{x} {y}");
+            }
+        }
+        assert_eq!(x[(heads + kv_heads) * head..], y[(heads + kv_heads) * head..]);
     }
 }
 

@@ -73,6 +73,23 @@ fn tensors_have_the_names_and_shapes_that_pytorch_gives_them() {
         "norm.weight [128]",
     ];
     assert_eq!(names(&model, Section::Parameters), want);
+    let options = LlamaOptions {
+        layers: 1,
+        kv_heads: 2,
+        head_width: Some(48),
+        qk_norm: true,
+        ..LlamaOptions::default()
+    };
+    let model = plan(llama(&options).expect("fine"), Shape::Tokens { rows: 2, time: 16 }).expect("it fits");
+    let want = [
+        "layers.0.self_attn.q_proj.weight [192, 128]",
+        "layers.0.self_attn.k_proj.weight [96, 128]",
+        "layers.0.self_attn.v_proj.weight [96, 128]",
+        "layers.0.self_attn.q_norm.weight [48]",
+        "layers.0.self_attn.k_norm.weight [48]",
+        "layers.0.self_attn.o_proj.weight [128, 192]",
+    ];
+    assert_eq!(names(&model, Section::Parameters)[2..8], want);
 
     let model =
         plan(cnn(&CnnOptions::default(), 10).expect("fine"), Shape::values(2, &[1, 8, 8])).expect("it fits");
@@ -254,6 +271,10 @@ fn options_that_make_no_sense_are_refused_under_their_key() {
     ] {
         let wanted = "model.width: must be model.heads times an even number of at most 512";
         assert_eq!(refused(options), wanted);
+    }
+    for head in [0, 7, 514] {
+        let told = refused(LlamaOptions { head_width: Some(head), ..fine });
+        assert_eq!(told, "model.head_width: must be an even number of at most 512");
     }
     assert_eq!(refused(LlamaOptions { rope_theta: 0.5, ..fine }), "model.rope_theta: must be at least 1");
     assert_eq!(refused(LlamaOptions { norm_epsilon: 0.0, ..fine }), "model.norm_eps: must be above 0");

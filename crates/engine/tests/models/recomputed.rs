@@ -93,6 +93,7 @@ fn a_block_that_is_computed_twice_gives_the_same_bits_in_less_memory() {
                 heads,
                 kv_heads,
                 feed_forward,
+                qk_norm: true,
                 ..LlamaOptions::default()
             };
             llama(&llama_options).expect("fine")
