@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from test_transformers import ALONE, STILL, command
 
-#: As ChatML has it; the block says to transformers what is learnt.
+#: As ChatML has it; the block says what is learnt.
 TEMPLATE = (
     "{%- for message in messages %}{{- '<|im_start|>' + message['role'] + '\n' }}{%- if message['role'] == 'assistant' %}{% generation %}"
     "{{- message['content'] + '<|im_end|>' + '\n' }}{% endgeneration %}{%- else %}{{- message['content'] + '<|im_end|>' + '\n' }}{%- endif %}"
@@ -84,6 +84,12 @@ class Conversations(unittest.TestCase):
             (folder / "chats.jsonl").write_text("".join(json.dumps({"messages": turns}) + "\n" for turns in conversations()))
             command(folder, "tokenize chats.jsonl --chat -t hub -o data")
             encoded, learnt = self.encoded(made, folder / "data")
+            # A template that does not say what is learnt, as most do not.
+            silent = TEMPLATE.replace("{% generation %}", "").replace("{% endgeneration %}", "")
+            (folder / "silent.jinja").write_text(silent)
+            command(folder, "tokenize chats.jsonl --chat -t hub --template silent.jinja -o silent")
+            for name in ("train.bin", "train.mask"):
+                self.assertEqual((folder / "silent" / name).read_bytes(), (folder / "data" / name).read_bytes(), name)
             self.assertGreater(learnt.mean(), 0.2)
 
             data = f"data.kind=tokens data.path=data data.context={CONTEXT} data.val_split=0 model.init_from=hub checkpoint.best=none"

@@ -30,6 +30,8 @@ struct Written {
     learnt: Option<u64>,
     /// Conversations without an answer.
     unanswered: u64,
+    /// Examples with an answer that is asked for otherwise.
+    asked_otherwise: u64,
     /// Whether an answer has the token that ends a text.
     has_end: bool,
 }
@@ -137,7 +139,7 @@ pub fn run(arguments: &Tokenize) -> Result<(), CliError> {
 
 /// Says what a file has.
 fn say(file: &Path, written: Written, end: Option<&str>, voice: Voice) {
-    let Written { texts, bytes: of, tokens, learnt, unanswered, has_end } = written;
+    let Written { texts, bytes: of, tokens, learnt, unanswered, asked_otherwise, has_end } = written;
     let rate = of as f64 / tokens as f64;
     let what = if learnt.is_some() { "conversation" } else { "text" };
     let about = format!("{rate:.2} bytes each, {} of {}", amount(texts, what), bytes(of));
@@ -152,6 +154,12 @@ fn say(file: &Path, written: Written, end: Option<&str>, voice: Voice) {
     ));
     if unanswered > 0 {
         voice.say(&format!("  note: {} without an answer left out", amount(unanswered, "conversation")));
+    }
+    if asked_otherwise > 0 {
+        voice.say(&format!(
+            "  note: the template asks otherwise for {} than it writes an answer that was given: what both have in common is read, the rest is learnt",
+            amount(asked_otherwise, "example")
+        ));
     }
     if let (Some(end), false) = (end, has_end) {
         voice.say(&format!(

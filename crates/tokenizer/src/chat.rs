@@ -38,9 +38,25 @@ pub struct Part {
     pub is_learnt: bool,
 }
 
+/// What a conversation is learnt from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Text {
+    /// All of it.
+    pub parts: Vec<Part>,
+    /// Whether a model that is asked for an answer finds more in front of it than stands in front of one that was given, such as a thought that is begun.
+    pub is_asked_otherwise: bool,
+}
+
 /// Writes conversations.
 #[derive(Debug)]
-pub struct ChatTemplate(hugging_face::ChatTemplate);
+pub struct ChatTemplate {
+    inner: hugging_face::ChatTemplate,
+    /// Whether it says itself what is learnt: then that stands between [`MARKS`].
+    marks: bool,
+}
+
+/// What is written where a block that is learnt begins, and where it ends: characters that are in no text.
+const MARKS: [char; 2] = ['\u{fdd0}', '\u{fdd1}'];
 
 impl ChatTemplate {
     /// That of a tokenizer; none where it has none.
@@ -56,19 +72,33 @@ impl ChatTemplate {
         if let Some((end, _)) = tokenizer.end_of_text() {
             config.eos_token = Some(hugging_face::TokenField::Str(end.to_owned()));
         }
-        let template = match (tokenizer.template(), &config.chat_template) {
-            (Some(text), _) => hugging_face::ChatTemplate::from_template_and_config(text, &config),
-            (None, Some(_)) => hugging_face::ChatTemplate::from_tokenizer_config(&config),
-            (None, None) => return Ok(None),
+        let Some(text) = tokenizer.template().or_else(|| of_config(config.chat_template.as_ref()?)) else {
+            return Ok(None);
         };
-        template.map(|template| Some(Self(template))).map_err(|error| wrong(error.to_string()))
+        let marked = marked(text);
+        let text = marked.as_deref().unwrap_or(text);
+        let inner = hugging_face::ChatTemplate::from_template_and_config(text, &config);
+        let inner = inner.map_err(|error| wrong(error.to_string()))?;
+        Ok(Some(Self { inner, marks: marked.is_some() }))
+    }
+
+    /// With the marks that it has.
+    fn written(&self, turns: &[Turn], begins_an_answer: bool) -> Result<String, TokenizerError> {
+        let wrong = |problem: String| Err(TokenizerError::Template(problem));
+        if self.marks && turns.iter().any(|turn| turn.content.contains(MARKS)) {
+            return wrong("a turn has the character U+FDD0 or U+FDD1, which stand for none".into());
+        }
+        let messages: Vec<hugging_face::Message> =
+            turns.iter().map(|turn| hugging_face::Message::new(&*turn.role, &*turn.content)).collect();
+        match self.inner.render_messages(&messages, begins_an_answer) {
+            Ok(written) => Ok(written),
+            Err(error) => wrong(error.to_string()),
+        }
     }
 
     fn render(&self, turns: &[Turn], begins_an_answer: bool) -> Result<String, TokenizerError> {
-        let messages: Vec<hugging_face::Message> =
-            turns.iter().map(|turn| hugging_face::Message::new(&*turn.role, &*turn.content)).collect();
-        let written = self.0.render_messages(&messages, begins_an_answer);
-        written.map_err(|error| TokenizerError::Template(error.to_string()))
+        let written = self.written(turns, begins_an_answer)?;
+        Ok(if self.marks { written.replace(MARKS, "") } else { written })
     }
 
     /// What an answer to these turns is written behind.
@@ -78,29 +108,118 @@ impl ChatTemplate {
         self.render(turns, true)
     }
 
-    /// The texts that a conversation is learnt from: one as a rule, ending with its last answer. Where the template writes earlier
-    /// turns in another way once there are later ones, each answer has a text of its own, as whoever gives it sees it. None without an answer.
+    /// The texts that a conversation is learnt from: one as a rule, ending with its last answer. What is learnt is what the template says (`{% generation %}`), or else what it writes
+    /// more for an answer that was given than for one that is asked for; then, where it writes earlier turns in another way once there are later ones, each answer has a text of its own,
+    /// as whoever gives it sees it. None without an answer.
     ///
-    /// *Errors*: the template does not take them, or begins an answer with something that it leaves out of it later.
-    pub fn texts(&self, turns: &[Turn]) -> Result<Vec<Vec<Part>>, TokenizerError> {
-        let mut texts: Vec<(String, Vec<Range<usize>>)> = Vec::new();
+    /// *Errors*: the template does not take the turns, or does not write what is answered.
+    pub fn texts(&self, turns: &[Turn]) -> Result<Vec<Text>, TokenizerError> {
+        let Some(last) = turns.iter().rposition(|turn| turn.role == ASSISTANT) else { return Ok(Vec::new()) };
+        let texts = match self.marks {
+            true => vec![self.as_marked(&turns[..=last])?],
+            false => self.by_answers(&turns[..=last])?,
+        };
+        let said = texts.last().map(|text| &text.parts[..]).unwrap_or_default();
+        let is_said = |word: &str| said.iter().any(|part| part.is_learnt && part.text.contains(word));
+        match last_word(&turns[last].content) {
+            Some(word) if !is_said(word) => {
+                let problem = "it does not write what the assistant says, so that nothing would be learnt";
+                Err(TokenizerError::Template(problem.into()))
+            }
+            _ => Ok(texts),
+        }
+    }
+
+    /// By what the template says.
+    fn as_marked(&self, turns: &[Turn]) -> Result<Text, TokenizerError> {
+        let written = self.written(turns, false)?;
+        let mut parts = Vec::new();
+        let mut is_learnt = false;
+        for piece in written.split_inclusive(MARKS) {
+            let text = piece.trim_end_matches(MARKS);
+            if !text.is_empty() {
+                parts.push(Part { text: text.to_owned(), is_learnt });
+            }
+            is_learnt = piece.ends_with(MARKS[0]);
+        }
+        Ok(Text { parts, is_asked_otherwise: false })
+    }
+
+    /// By what is written more once an answer is there.
+    fn by_answers(&self, turns: &[Turn]) -> Result<Vec<Text>, TokenizerError> {
+        let mut texts: Vec<(String, Vec<Range<usize>>, bool)> = Vec::new();
         for (at, _) in turns.iter().enumerate().filter(|(_, turn)| turn.role == ASSISTANT) {
-            let (before, through) = (self.prompt(&turns[..at])?, self.render(&turns[..=at], false)?);
-            if !through.starts_with(&before) {
-                let problem = "it begins an answer in another way than it writes one that was given";
+            let (asked, through) = (self.prompt(&turns[..at])?, self.render(&turns[..=at], false)?);
+            let begins = common(&asked, &through);
+            let is_asked_otherwise = begins < asked.len();
+            if is_asked_otherwise && begins < self.render(&turns[..at], false)?.len() {
+                let problem =
+                    "it writes what is in front of an answer in another way once the answer is there";
                 return Err(TokenizerError::Template(problem.into()));
             }
-            let learnt = before.len()..through.len();
+            let learnt = begins..through.len();
             match texts.last_mut() {
-                Some((text, answers)) if before.starts_with(text.as_str()) => {
+                Some((text, answers, otherwise)) if begins >= text.len() && through.starts_with(&**text) => {
                     *text = through;
+                    *otherwise |= is_asked_otherwise;
                     answers.push(learnt);
                 }
-                _ => texts.push((through, vec![learnt])),
+                _ => texts.push((through, vec![learnt], is_asked_otherwise)),
             }
         }
-        Ok(texts.iter().map(|(text, answers)| parts(text, answers)).collect())
+        let text = |(text, answers, is_asked_otherwise): &(String, Vec<_>, bool)| Text {
+            parts: parts(text, answers),
+            is_asked_otherwise: *is_asked_otherwise,
+        };
+        Ok(texts.iter().map(text).collect())
     }
+}
+
+/// The template of settings: the only one, or the one that is meant by default.
+fn of_config(field: &hugging_face::ChatTemplateField) -> Option<&str> {
+    match field {
+        hugging_face::ChatTemplateField::Single(text) => Some(text),
+        hugging_face::ChatTemplateField::Named(all) => {
+            let default = all.iter().find(|template| template.name == "default").or(all.first());
+            default.map(|template| template.template.as_str())
+        }
+    }
+}
+
+/// A template that writes [`MARKS`] where its blocks `{% generation %}` begin and end; none where it has no such block. What lies around a block stays as it is: the tags at its edges are
+/// of the kind that they were, with the same marks for blanks.
+fn marked(template: &str) -> Option<String> {
+    let (mut written, mut rest, mut has_blocks) = (String::new(), template, false);
+    while let Some(from) = rest.find("{%") {
+        let Some(length) = rest[from..].find("%}") else { break };
+        let (before, tag) = (&rest[..from], &rest[from + 2..from + length]);
+        rest = &rest[from + length + 2..];
+        written += before;
+        let (statement, mark) = match tag.trim_matches(['-', '+']).trim() {
+            "generation" => ("if true", MARKS[0]),
+            "endgeneration" => ("endif", MARKS[1]),
+            _ => {
+                written += &format!("{{%{tag}%}}");
+                continue;
+            }
+        };
+        has_blocks = true;
+        let left = &tag[..usize::from(tag.starts_with(['-', '+']))];
+        let right = &tag[tag.len() - usize::from(tag.ends_with(['-', '+']))..];
+        written += &format!("{{%{left} {statement} %}}{{{{ \"{mark}\" }}}}{{% {statement} {right}%}}");
+    }
+    has_blocks.then(|| written + rest)
+}
+
+/// How many bytes two texts have in common at their beginning, whole characters.
+fn common(a: &str, b: &str) -> usize {
+    let same = a.chars().zip(b.chars()).take_while(|(a, b)| a == b);
+    same.map(|(a, _)| a.len_utf8()).sum()
+}
+
+/// The last run of letters and digits.
+fn last_word(text: &str) -> Option<&str> {
+    text.split(|letter: char| !letter.is_alphanumeric()).rfind(|word| !word.is_empty())
 }
 
 /// A text that ends with the last of these places, which are learnt.
@@ -136,9 +255,9 @@ mod tests {
         all.iter().map(|(role, content)| Turn::new(role, *content)).collect()
     }
 
-    fn shown(texts: &[Vec<Part>]) -> Vec<Vec<(&str, bool)>> {
+    fn shown(texts: &[Text]) -> Vec<Vec<(&str, bool)>> {
         let part = |part: &Part| (part.text.clone().leak() as &str, part.is_learnt);
-        texts.iter().map(|parts| parts.iter().map(part).collect()).collect()
+        texts.iter().map(|text| text.parts.iter().map(part).collect()).collect()
     }
 
     #[test]
@@ -163,8 +282,9 @@ mod tests {
         assert!(chatml.texts(&said[..2]).unwrap().is_empty());
         // Two answers in a row are two.
         let twice = turns(&[("user", "Q"), ("assistant", "A"), ("assistant", "B")]);
-        let learnt = |parts: &[Part]| parts.iter().filter(|part| part.is_learnt).count();
-        assert_eq!(learnt(&chatml.texts(&twice).unwrap()[0]), 2);
+        let texts = chatml.texts(&twice).unwrap();
+        assert_eq!(texts[0].parts.iter().filter(|part| part.is_learnt).count(), 2);
+        assert!(!texts[0].is_asked_otherwise);
     }
 
     #[test]
@@ -186,6 +306,47 @@ mod tests {
     }
 
     #[test]
+    fn what_is_learnt_is_what_a_template_says_whatever_is_around_its_blocks() {
+        let template = |open: &str, close: &str| {
+            format!(
+                "{{% for m in messages %}}\n  <{{{{ m.role }}}}>\n  {{% if m.role == 'assistant' %}}\n    {{%{open} generation {open}%}}\n   \
+                 {{{{ m.content }}}}!\n   {{%{close} endgeneration {close}%}}\n  {{% else %}}{{{{ m.content }}}}{{% endif %}}\n{{% endfor %}}"
+            )
+        };
+        let said =
+            turns(&[("user", "Q"), ("assistant", "A"), ("user", "R"), ("assistant", "B"), ("user", "S")]);
+        for (open, close) in [("", ""), ("-", "-"), ("-", ""), ("", "-"), ("+", "+")] {
+            let text = template(open, close);
+            let plain =
+                with(&text.replace(" generation ", " if true ").replace(" endgeneration ", " endif "));
+            let marking = with(&text);
+            assert!(marking.marks && !plain.marks);
+            let [written] = &marking.texts(&said).unwrap()[..] else { panic!("one text") };
+            let whole: String = written.parts.iter().map(|part| part.text.as_str()).collect();
+            assert_eq!(whole, plain.render(&said[..4], false).unwrap(), "{open} {close}");
+            assert_eq!(marking.prompt(&said).unwrap(), plain.prompt(&said).unwrap());
+            let learnt = written.parts.iter().filter(|part| part.is_learnt);
+            let learnt: Vec<&str> = learnt.map(|part| part.text.trim()).collect();
+            assert_eq!(learnt, ["A!", "B!"], "{open} {close}");
+        }
+        let marking = with(&template("-", "-"));
+        let odd = turns(&[("user", "\u{fdd0}"), ("assistant", "A")]);
+        assert!(marking.texts(&odd).unwrap_err().to_string().contains("U+FDD0"));
+    }
+
+    #[test]
+    fn an_answer_that_is_asked_for_otherwise_is_learnt_from_where_both_ways_part() {
+        // As DeepSeek's and Nemotron's: whoever is asked has begun to think.
+        let thinking = with(
+            "{% for m in messages %}<{{ m.role }}>{% if m.role == 'assistant' %}<think></think>{% endif %}{{ m.content }}{% endfor %}\
+             {% if add_generation_prompt %}<assistant><think>\n{% endif %}",
+        );
+        let texts = thinking.texts(&turns(&[("user", "Q"), ("assistant", "A")])).unwrap();
+        assert_eq!(shown(&texts), [[("<user>Q<assistant><think>", false), ("</think>A", true)]]);
+        assert!(texts[0].is_asked_otherwise);
+    }
+
+    #[test]
     fn what_a_template_does_not_take_is_an_error_with_its_words() {
         let said = turns(&[("user", "Q"), ("assistant", "A")]);
         let problem = |template: &str| with(template).texts(&said).unwrap_err().to_string();
@@ -193,6 +354,13 @@ mod tests {
         assert!(problem(strict).contains("roles must alternate"), "{}", problem(strict));
         let forgetful = "{{ messages[-1].content }}{% if add_generation_prompt %}<think>{% endif %}";
         assert!(problem(forgetful).contains("in another way"), "{}", problem(forgetful));
+        // As of a model that sees pictures, to which a turn is a list.
+        let pictures = "{% for m in messages %}{{ m.role }}{% for part in m.content %}{{ part.text }}{% endfor %}{% endfor %}";
+        assert!(
+            problem(pictures).contains("does not write what the assistant says"),
+            "{}",
+            problem(pictures)
+        );
         let tokenizer = learn(std::iter::empty(), 257).unwrap();
         assert!(ChatTemplate::of(&tokenizer).unwrap().is_none());
         let broken = ChatTemplate::of(&tokenizer.with_template("{% for %}".into())).unwrap_err();

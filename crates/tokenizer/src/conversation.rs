@@ -2,7 +2,7 @@
 //!
 //! It does not know files.
 
-use crate::chat::{ChatTemplate, Part, Turn};
+use crate::chat::{ChatTemplate, Part, Text, Turn};
 use crate::error::TokenizerError;
 use crate::tokenizer::{Tokenizer, fails};
 use serde_json::{Map, Value};
@@ -30,6 +30,8 @@ pub struct Example {
     pub is_learnt: Vec<bool>,
     /// How long the text is. *Units*: bytes.
     pub bytes: usize,
+    /// Whether an answer is asked for in another way than it stands here: see [`Text`].
+    pub is_asked_otherwise: bool,
 }
 
 impl Conversation {
@@ -138,15 +140,16 @@ impl<'a> ChatEncoder<'a> {
     ) -> Result<Vec<Vec<Example>>, (usize, TokenizerError)> {
         let mut texts = Vec::new();
         for (number, conversation) in conversations.iter().enumerate() {
-            let parts = self.texts(conversation).map_err(|error| (number, error))?;
-            texts.extend(parts.into_iter().map(|parts| (number, parts)));
+            let of_one = self.texts(conversation).map_err(|error| (number, error))?;
+            texts.extend(of_one.into_iter().map(|text| (number, text)));
         }
-        let whole = |parts: &[Part]| parts.iter().map(|part| part.text.as_str()).collect::<String>();
-        let all: Vec<String> = texts.iter().map(|(_, parts)| whole(parts)).collect();
+        let whole = |text: &Text| text.parts.iter().map(|part| part.text.as_str()).collect::<String>();
+        let all: Vec<String> = texts.iter().map(|(_, text)| whole(text)).collect();
         let encoded = self.placing.encode_batch(all, false).map_err(|error| (0, fails(error)))?;
         let mut examples = vec![Vec::new(); conversations.len()];
-        for ((number, parts), encoding) in texts.iter().zip(&encoded) {
-            let mut example = self.example(parts, encoding).map_err(|error| (*number, error))?;
+        for ((number, text), encoding) in texts.iter().zip(&encoded) {
+            let mut example = self.example(&text.parts, encoding).map_err(|error| (*number, error))?;
+            example.is_asked_otherwise = text.is_asked_otherwise;
             if let (Conversation::Completion { .. }, Some((_, end))) =
                 (&conversations[*number], self.tokenizer.end_of_text())
             {
@@ -161,7 +164,7 @@ impl<'a> ChatEncoder<'a> {
     fn example(&self, parts: &[Part], encoding: &tokenizers::Encoding) -> Result<Example, TokenizerError> {
         let (ids, (is_learnt, lies_across)) = (encoding.get_ids(), learnt(parts, encoding.get_offsets()));
         let bytes = parts.iter().map(|part| part.text.len()).sum();
-        let whole = Example { ids: ids.to_vec(), is_learnt, bytes };
+        let whole = Example { ids: ids.to_vec(), is_learnt, bytes, is_asked_otherwise: false };
         if !lies_across {
             return Ok(whole);
         }
@@ -174,7 +177,7 @@ impl<'a> ChatEncoder<'a> {
         Ok(if is_same { apart } else { whole })
     }
 
-    fn texts(&self, conversation: &Conversation) -> Result<Vec<Vec<Part>>, TokenizerError> {
+    fn texts(&self, conversation: &Conversation) -> Result<Vec<Text>, TokenizerError> {
         match (conversation, &self.template) {
             (Conversation::Turns(turns), Some(template)) => template.texts(turns),
             (Conversation::Turns(_), None) => {
@@ -183,7 +186,8 @@ impl<'a> ChatEncoder<'a> {
             (Conversation::Completion { prompt, completion }, _) => {
                 let part = |text: &String, is_learnt| Part { text: text.clone(), is_learnt };
                 let parts = [part(prompt, false), part(completion, true)];
-                Ok(vec![parts.into_iter().filter(|part| !part.text.is_empty()).collect()])
+                let parts = parts.into_iter().filter(|part| !part.text.is_empty()).collect();
+                Ok(vec![Text { parts, is_asked_otherwise: false }])
             }
         }
     }

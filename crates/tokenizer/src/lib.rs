@@ -14,7 +14,7 @@ mod learn;
 mod shown;
 mod tokenizer;
 
-pub use chat::{ChatTemplate, Part, TEMPLATE, Turn};
+pub use chat::{ChatTemplate, Part, TEMPLATE, Text, Turn};
 pub use conversation::{ChatEncoder, Conversation, Example};
 pub use encoder::Encoder;
 pub use error::TokenizerError;

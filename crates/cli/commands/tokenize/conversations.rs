@@ -129,11 +129,12 @@ impl Sink<'_> {
 
 impl Written {
     fn count(&mut self, example: &Example, tokenizer: &Tokenizer) {
-        let Example { ids, is_learnt, bytes } = example;
+        let Example { ids, is_learnt, bytes, is_asked_otherwise } = example;
         self.bytes += *bytes as u64;
         self.tokens += ids.len() as u64;
         let learnt = is_learnt.iter().filter(|learnt| **learnt).count() as u64;
         self.learnt = self.learnt.map(|before| before + learnt);
+        self.asked_otherwise += u64::from(*is_asked_otherwise);
         let end = tokenizer.end_of_text().map(|(_, id)| id);
         self.has_end |= ids.iter().zip(is_learnt).any(|(id, learnt)| *learnt && Some(*id) == end);
     }
