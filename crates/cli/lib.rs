@@ -36,6 +36,7 @@ mod generate;
 mod gpt2_names;
 pub mod gpus;
 mod hosts;
+mod id_files;
 mod kept;
 mod leader;
 mod llama_names;

@@ -102,7 +102,7 @@ impl Plan {
         };
         let config = counted.as_ref().unwrap_or(config);
         config.check_data(&facts(&opened, &spec))?;
-        config.check_examples(opened.examples.is_some())?;
+        config.check_examples(opened.examples.as_ref())?;
         let (samples, batch) = (opened.train.len(), config.batch);
         let batches = BatchPlan::new(config.seed, samples, batch.global, batch.micro)
             .map_err(|error| config.problem("global_batch", error.to_string()))?;

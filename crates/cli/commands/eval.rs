@@ -1,9 +1,10 @@
 //! `dtrain eval`: how good a trained model is, on the validation part or on new data with labels.
 
-use super::{print, print_json, tokenize};
+use super::{print, print_json};
 use crate::arguments::Eval;
 use crate::error::CliError;
 use crate::evaluate::{ClassFigures, ValueFigures, classes_csv, confusion_csv, confusion_svg};
+use crate::id_files::ids_in_passing;
 use crate::plan::Plan;
 use crate::predict::{Input, Predicted, Unit, Worker, at_once, ordered, progress};
 use crate::report::{Stream, Voice, amount, held_out_groups, loss, measure, notes_of_cuts, percent};
@@ -363,7 +364,7 @@ fn of_text(
         unreachable!("a text has a class per token")
     };
     let voice = Voice::of(arguments.output);
-    let made = tokenize::ids_in_passing(trained, path, voice)?;
+    let made = ids_in_passing(trained, path, voice)?;
     let (given, path) = (path, made.as_ref().map_or(path, |(_, ids)| ids).to_owned());
     let batch = at_once(&trained.preparation, arguments.work.batch);
     let source = match trained.config.data.clone() {

@@ -1,54 +1,17 @@
 //! `dtrain tokenize`: texts into files of token ids to train on, by a tokenizer that is there or one that is learnt from them.
 
-mod conversations;
-
 use super::print;
-use crate::arguments::{FIELD, Output, Tokenize};
+use crate::arguments::{Output, Tokenize};
 use crate::error::CliError;
-use crate::predict::{Unit, progress};
+use crate::id_files::{Parts, Written, bar, is_read_once, of_conversations, of_texts};
 use crate::report::{Voice, amount, bytes};
-use crate::run_tokenizer::{self, failed, open};
-use crate::trained::Trained;
+use crate::run_tokenizer::{failed, open};
 use crate::whole_file::{WholeFile, unwritable};
-use dtrain_data::{
-    DataError, IdWidth, MOST_TOKENS, Records, Source, TOKENIZER, TextPart, Texts, TokensOptions,
-};
-use dtrain_tokenizer::{ChatTemplate, Conversation, Encoder, SETTINGS, TEMPLATE, Tokenizer, learn};
-use indicatif::ProgressBar;
+use dtrain_data::{MOST_TOKENS, TOKENIZER, TextPart};
+use dtrain_tokenizer::{ChatTemplate, SETTINGS, TEMPLATE, Tokenizer, learn};
 use serde_json::json;
 use std::fs;
 use std::path::{Path, PathBuf};
-use tempfile::TempDir;
-
-/// What was written of some texts.
-#[derive(Clone, Copy, Debug, Default)]
-struct Written {
-    texts: u64,
-    bytes: u64,
-    tokens: u64,
-    /// Tokens of answers, where there are conversations.
-    learnt: Option<u64>,
-    /// Conversations without an answer.
-    unanswered: u64,
-    /// Examples with an answer that is asked for otherwise.
-    asked_otherwise: u64,
-    /// Whether an answer has the token that ends a text.
-    has_end: bool,
-}
-
-/// Files on their way: the ids, and the mask of examples.
-struct IdFiles {
-    ids: WholeFile,
-    mask: Option<WholeFile>,
-}
-
-impl IdFiles {
-    /// Gives them their names, the ids last.
-    fn finish(self) -> Result<(), CliError> {
-        self.mask.map_or(Ok(()), WholeFile::finish)?;
-        self.ids.finish()
-    }
-}
 
 /// Writes `train.bin`, `tokenizer.json` with what lay beside it and, where there are texts for it, `val.bin`; of conversations a mask beside each. Each is whole or not there, and
 /// `train.bin` is the last.
@@ -209,11 +172,6 @@ fn files(paths: &[PathBuf]) -> Result<Vec<PathBuf>, CliError> {
     Ok(all)
 }
 
-/// Whether it is a pipe or the like.
-fn is_read_once(file: &Path) -> bool {
-    file == Path::new("-") || fs::metadata(file).is_ok_and(|about| !about.is_file())
-}
-
 /// *Errors*: files would be written over.
 fn check_free(folder: &Path, given: Option<&Tokenizer>) -> Result<(), CliError> {
     let is_there = |(name, same): &(&str, Option<&[u8]>)| {
@@ -273,52 +231,6 @@ fn learnt(files: &[PathBuf], field: &str, vocabulary: u32, voice: Voice) -> Resu
     }
 }
 
-/// The ids of a text, a `.jsonl` or a Parquet file, with the folder that is there as long as they are needed; none where no tokenizer of the run says what they
-/// are, or the file is one of ids (`.bin`).
-///
-/// *Errors*: of the text, by file and line; of the disk. *Blocks* to the end.
-pub(super) fn ids_in_passing(
-    trained: &Trained,
-    path: &Path,
-    voice: Voice,
-) -> Result<Option<(TempDir, PathBuf)>, CliError> {
-    let is_ids = path.extension().is_some_and(|end| end == "bin");
-    let (Some(Source::Tokens(TokensOptions { vocabulary, .. })), false) = (&trained.config.data, is_ids)
-    else {
-        return Ok(None);
-    };
-    let Some(tokenizer) = run_tokenizer::of(&trained.run)? else { return Ok(None) };
-    let folder = tempfile::tempdir();
-    let folder =
-        folder.map_err(|error| CliError::failed("cannot make a temporary folder").because(&error))?;
-    let to = folder.path().join("ids.bin");
-    let end = tokenizer.end_of_text().map(|(_, id)| id);
-    // As they are read: by the vocabulary of the model.
-    let vocabulary = vocabulary.unwrap_or(tokenizer.vocabulary());
-    let files = [path.to_owned()];
-    let made = match is_of_conversations(path)? {
-        true => conversations::ids(&to, (&tokenizer, vocabulary), &files, voice),
-        false => ids(&to, (&tokenizer, end, vocabulary), &files, FIELD, voice),
-    };
-    let shown = |name: &Path| name.display().to_string();
-    made.map_err(|error| error.renaming(&shown(&to), &shown(path)))?.0.finish()?;
-    Ok(Some((folder, to)))
-}
-
-/// Whether the first record of a file of records is a conversation, and no text.
-fn is_of_conversations(path: &Path) -> Result<bool, CliError> {
-    let name = path.to_string_lossy().to_lowercase();
-    let name = name.strip_suffix(".gz").unwrap_or(&name);
-    let has_records = [".jsonl", ".ndjson", ".json", ".parquet"].iter().any(|end| name.ends_with(end));
-    if !has_records || is_read_once(path) {
-        return Ok(false);
-    }
-    match Records::open(path)?.next().transpose()? {
-        Some((_, object)) => Ok(!object.contains_key(FIELD) && Conversation::of(&object).is_ok()),
-        None => Ok(false),
-    }
-}
-
 /// Writes all files.
 fn write(
     arguments: &Tokenize,
@@ -329,8 +241,8 @@ fn write(
     let (folder, (tokenizer, end)) = (&arguments.folder, tokens);
     let vocabulary = tokenizer.vocabulary();
     let ids = |name: &str, files| match arguments.chat {
-        true => conversations::ids(&folder.join(name), (tokenizer, vocabulary), files, voice),
-        false => ids(&folder.join(name), (tokenizer, end, vocabulary), files, &arguments.field, voice),
+        true => of_conversations(&folder.join(name), (tokenizer, vocabulary), files, voice),
+        false => of_texts(&folder.join(name), (tokenizer, end, vocabulary), files, &arguments.field, voice),
     };
     let (train_ids, trained) = ids("train.bin", train)?;
     let val = match val.is_empty() {
@@ -350,91 +262,4 @@ fn write(
     let val = val.map(|(ids, written)| ids.finish().map(|()| written)).transpose()?;
     train_ids.finish()?;
     Ok((trained, val))
-}
-
-/// Writes the ids of files, which are not finished then, for a model of such a vocabulary.
-fn ids(
-    path: &Path,
-    (tokenizer, end, vocabulary): (&Tokenizer, Option<u32>, u32),
-    files: &[PathBuf],
-    field: &str,
-    voice: Voice,
-) -> Result<(IdFiles, Written), CliError> {
-    let mut file = WholeFile::create(path)?;
-    let mut written = Written::default();
-    let bar = bar(files, voice);
-    let mut encoder = Encoder::new(tokenizer, end);
-    let what = files.iter().map(|file| file.display().to_string()).collect::<Vec<_>>().join(", ");
-    let mut bytes = Vec::new();
-    let mut add = |ids: Vec<u32>, written: &mut Written| {
-        run_tokenizer::check_known(&what, &ids, vocabulary)?;
-        written.tokens += ids.len() as u64;
-        bytes.clear();
-        IdWidth::of(vocabulary).write(&ids, &mut bytes);
-        file.write(&bytes)
-    };
-    for part in Parts::new(files, field, &bar) {
-        match part? {
-            TextPart::Text(text) => {
-                written.bytes += text.len() as u64;
-                encoder.put(&text)
-            }
-            TextPart::End => {
-                written.texts += 1;
-                encoder.end()
-            }
-        }
-        .map_err(|error| failed(&error))?;
-        add(encoder.take(), &mut written)?;
-    }
-    add(encoder.finish().map_err(|error| failed(&error))?, &mut written)?;
-    bar.finish_and_clear();
-    match written.tokens {
-        0 => Err(CliError::usage(format!("there is no text for {}", path.display()))),
-        _ => Ok((IdFiles { ids: file, mask: None }, written)),
-    }
-}
-
-/// A bar over the bytes of files, as far as their sizes are known.
-fn bar(files: &[PathBuf], voice: Voice) -> ProgressBar {
-    let sizes = files.iter().map(|file| fs::metadata(file).ok().filter(fs::Metadata::is_file));
-    progress(voice, sizes.map(|about| about.map(|about| about.len())).sum(), Unit::Bytes)
-}
-
-/// The documents of files, one file after the other, with a bar that says how far they are.
-struct Parts<'a> {
-    files: std::slice::Iter<'a, PathBuf>,
-    field: &'a str,
-    open: Option<Texts>,
-    bar: &'a ProgressBar,
-    /// Bytes of the files before.
-    before: u64,
-}
-
-impl<'a> Parts<'a> {
-    fn new(files: &'a [PathBuf], field: &'a str, bar: &'a ProgressBar) -> Self {
-        Self { files: files.iter(), field, open: None, bar, before: 0 }
-    }
-}
-
-impl Iterator for Parts<'_> {
-    type Item = Result<TextPart, DataError>;
-
-    fn next(&mut self) -> Option<Self::Item> {
-        loop {
-            let open = match &mut self.open {
-                Some(open) => open,
-                none => match Texts::open(self.files.next()?, self.field) {
-                    Ok(opened) => none.insert(opened),
-                    Err(error) => return Some(Err(error)),
-                },
-            };
-            if let Some(part) = open.next() {
-                self.bar.set_position(self.before + open.read());
-                return Some(part);
-            }
-            self.before += open.size().unwrap_or(0);
-            self.open = None;
-        }
-    }
 }

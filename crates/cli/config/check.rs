@@ -11,7 +11,7 @@ use super::parts::{ClassWeights, HostCount, Loss, Redundancy, Rule};
 use super::resolve::Resolved;
 use super::value::{Length, Value};
 use super::{Config, Precision, Wire};
-use dtrain_data::{Augment, FileGroup, Source};
+use dtrain_data::{Augment, ExampleCounts, FileGroup, Source};
 use dtrain_protocol::TimeoutsError;
 use dtrain_runtime::{EpochMetric, Measured, NotMeasured, Patience, Quantity};
 use dtrain_types::{Reduce, ShardLevel, counted};
@@ -472,14 +472,14 @@ impl Config {
     /// Checks what keys say of examples, which token ids have or have not.
     ///
     /// *Errors*: a label is to be ignored, and examples say themselves what is; examples are to be packed, and there are none.
-    pub fn check_examples(&self, has_some: bool) -> Result<(), ConfigError> {
+    pub fn check_examples(&self, examples: Option<&ExampleCounts>) -> Result<(), ConfigError> {
         let mut problems = Vec::new();
-        if has_some && matches!(self.loss, Loss::CrossEntropy { ignore_index: Some(_), .. }) {
+        if examples.is_some() && matches!(self.loss, Loss::CrossEntropy { ignore_index: Some(_), .. }) {
             let problem =
                 self.problem("loss.ignore_index", "the mask beside the ids says what is not learnt");
             problems.push(problem.hint("leave it out"));
         }
-        if !has_some && matches!(&self.data, Some(Source::Tokens(ids)) if ids.packing) {
+        if examples.is_none() && matches!(&self.data, Some(Source::Tokens(ids)) if ids.packing) {
             let problem = self.problem(
                 "data.packing",
                 "the ids have no mask beside them, so nobody knows where an example begins",

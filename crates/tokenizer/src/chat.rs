@@ -7,8 +7,6 @@ use crate::tokenizer::Tokenizer;
 use hf_chat_template as hugging_face;
 use std::ops::Range;
 
-/// What a template of its own beside a `tokenizer.json` is called; without one it is in the settings.
-pub const TEMPLATE: &str = "chat_template.jinja";
 /// Whose turns are learnt.
 const ASSISTANT: &str = "assistant";
 
@@ -55,6 +53,14 @@ pub struct ChatTemplate {
     marks: bool,
 }
 
+/// What is to come behind some turns.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Behind {
+    Nothing,
+    /// One that is asked for.
+    AnAnswer,
+}
+
 /// What is written where a block that is learnt begins, and where it ends: characters that are in no text.
 const MARKS: [char; 2] = ['\u{fdd0}', '\u{fdd1}'];
 
@@ -83,21 +89,21 @@ impl ChatTemplate {
     }
 
     /// With the marks that it has.
-    fn written(&self, turns: &[Turn], begins_an_answer: bool) -> Result<String, TokenizerError> {
+    fn written(&self, turns: &[Turn], behind: Behind) -> Result<String, TokenizerError> {
         let wrong = |problem: String| Err(TokenizerError::Template(problem));
         if self.marks && turns.iter().any(|turn| turn.content.contains(MARKS)) {
             return wrong("a turn has the character U+FDD0 or U+FDD1, which stand for none".into());
         }
         let messages: Vec<hugging_face::Message> =
             turns.iter().map(|turn| hugging_face::Message::new(&*turn.role, &*turn.content)).collect();
-        match self.inner.render_messages(&messages, begins_an_answer) {
+        match self.inner.render_messages(&messages, behind == Behind::AnAnswer) {
             Ok(written) => Ok(written),
             Err(error) => wrong(error.to_string()),
         }
     }
 
-    fn render(&self, turns: &[Turn], begins_an_answer: bool) -> Result<String, TokenizerError> {
-        let written = self.written(turns, begins_an_answer)?;
+    fn render(&self, turns: &[Turn], behind: Behind) -> Result<String, TokenizerError> {
+        let written = self.written(turns, behind)?;
         Ok(if self.marks { written.replace(MARKS, "") } else { written })
     }
 
@@ -105,7 +111,7 @@ impl ChatTemplate {
     ///
     /// *Errors*: the template does not take them.
     pub fn prompt(&self, turns: &[Turn]) -> Result<String, TokenizerError> {
-        self.render(turns, true)
+        self.render(turns, Behind::AnAnswer)
     }
 
     /// The texts that a conversation is learnt from: one as a rule, ending with its last answer. What is learnt is what the template says (`{% generation %}`), or else what it writes
@@ -132,7 +138,7 @@ impl ChatTemplate {
 
     /// By what the template says.
     fn as_marked(&self, turns: &[Turn]) -> Result<Text, TokenizerError> {
-        let written = self.written(turns, false)?;
+        let written = self.written(turns, Behind::Nothing)?;
         let mut parts = Vec::new();
         let mut is_learnt = false;
         for piece in written.split_inclusive(MARKS) {
@@ -149,10 +155,10 @@ impl ChatTemplate {
     fn by_answers(&self, turns: &[Turn]) -> Result<Vec<Text>, TokenizerError> {
         let mut texts: Vec<(String, Vec<Range<usize>>, bool)> = Vec::new();
         for (at, _) in turns.iter().enumerate().filter(|(_, turn)| turn.role == ASSISTANT) {
-            let (asked, through) = (self.prompt(&turns[..at])?, self.render(&turns[..=at], false)?);
+            let (asked, through) = (self.prompt(&turns[..at])?, self.render(&turns[..=at], Behind::Nothing)?);
             let begins = common(&asked, &through);
             let is_asked_otherwise = begins < asked.len();
-            if is_asked_otherwise && begins < self.render(&turns[..at], false)?.len() {
+            if is_asked_otherwise && begins < self.render(&turns[..at], Behind::Nothing)?.len() {
                 let problem =
                     "it writes what is in front of an answer in another way once the answer is there";
                 return Err(TokenizerError::Template(problem.into()));
@@ -323,7 +329,7 @@ mod tests {
             assert!(marking.marks && !plain.marks);
             let [written] = &marking.texts(&said).unwrap()[..] else { panic!("one text") };
             let whole: String = written.parts.iter().map(|part| part.text.as_str()).collect();
-            assert_eq!(whole, plain.render(&said[..4], false).unwrap(), "{open} {close}");
+            assert_eq!(whole, plain.render(&said[..4], Behind::Nothing).unwrap(), "{open} {close}");
             assert_eq!(marking.prompt(&said).unwrap(), plain.prompt(&said).unwrap());
             let learnt = written.parts.iter().filter(|part| part.is_learnt);
             let learnt: Vec<&str> = learnt.map(|part| part.text.trim()).collect();

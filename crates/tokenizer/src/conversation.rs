@@ -153,7 +153,8 @@ impl<'a> ChatEncoder<'a> {
             if let (Conversation::Completion { .. }, Some((_, end))) =
                 (&conversations[*number], self.tokenizer.end_of_text())
             {
-                example.put(&[end], true);
+                example.ids.push(end);
+                example.is_learnt.push(true);
             }
             examples[*number].push(example);
         }
@@ -170,7 +171,8 @@ impl<'a> ChatEncoder<'a> {
         }
         let mut apart = Example { bytes, ..Example::default() };
         for part in parts {
-            apart.put(&self.tokenizer.encode(&part.text)?, part.is_learnt);
+            apart.ids.extend(self.tokenizer.encode(&part.text)?);
+            apart.is_learnt.resize(apart.ids.len(), part.is_learnt);
         }
         // Some tokenizers put a blank in front of whatever they encode.
         let is_same = self.tokenizer.decode(&apart.ids)? == self.tokenizer.decode(ids)?;
@@ -212,13 +214,6 @@ fn learnt(parts: &[Part], places: &[(usize, usize)]) -> (Vec<bool>, bool) {
         is_learnt
     });
     (is_learnt.collect(), lies_across)
-}
-
-impl Example {
-    fn put(&mut self, ids: &[u32], is_learnt: bool) {
-        self.ids.extend_from_slice(ids);
-        self.is_learnt.resize(self.ids.len(), is_learnt);
-    }
 }
 
 #[cfg(test)]

@@ -14,10 +14,10 @@ mod learn;
 mod shown;
 mod tokenizer;
 
-pub use chat::{ChatTemplate, Part, TEMPLATE, Text, Turn};
+pub use chat::{ChatTemplate, Part, Text, Turn};
 pub use conversation::{ChatEncoder, Conversation, Example};
 pub use encoder::Encoder;
 pub use error::TokenizerError;
 pub use learn::{FEWEST_TOKENS, learn};
 pub use shown::Shown;
-pub use tokenizer::{SETTINGS, Tokenizer};
+pub use tokenizer::{SETTINGS, TEMPLATE, Tokenizer};

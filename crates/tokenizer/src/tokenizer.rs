@@ -1,6 +1,5 @@
 //! A tokenizer: its file, its vocabulary, short texts.
 
-use crate::chat::TEMPLATE;
 use crate::error::TokenizerError;
 use serde_json::{Value, json};
 use std::fs;
@@ -11,6 +10,8 @@ const ENDS: [&str; 6] = ["<|endoftext|>", "</s>", "<|end_of_text|>", "<|im_end|>
 
 /// What lies beside a `tokenizer.json` and says which of its tokens ends a text, among much else.
 pub const SETTINGS: &str = "tokenizer_config.json";
+/// What a template of conversations beside it is called; without one it is in the settings.
+pub const TEMPLATE: &str = "chat_template.jinja";
 /// Where it says that.
 const END: &str = "eos_token";
 

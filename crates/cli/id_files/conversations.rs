@@ -1,6 +1,6 @@
 //! Conversations into ids and a mask beside them, which says where each begins and what of it is learnt.
 
-use super::{IdFiles, Written, bar};
+use super::files::{IdFiles, Written, bar};
 use crate::error::CliError;
 use crate::report::Voice;
 use crate::run_tokenizer;
@@ -33,7 +33,7 @@ struct Sink<'a> {
 /// Writes the ids of conversations and their mask, which are not finished then, for a model of such a vocabulary. *Blocks* to the end.
 ///
 /// *Errors*: what is no conversation, by file and line; of the template, the tokenizer or the disk.
-pub fn ids(
+pub fn of_conversations(
     path: &Path,
     (tokenizer, vocabulary): (&Tokenizer, u32),
     files: &[PathBuf],
