@@ -20,7 +20,7 @@ pub const FIELD: &str = "text";
 /// `dtrain tokenize`.
 #[derive(Args, Clone, Debug)]
 pub struct Tokenize {
-    /// Texts, JSON Lines (.jsonl; both plain or .gz) and Parquet files, or folders of them; - is a text on standard input, or conversations
+    /// Texts, JSON Lines (.jsonl; both plain, .gz or .zst) and Parquet files, or folders of them; - is a text on standard input, or conversations
     #[arg(required = true, value_name = "TEXT")]
     pub texts: Vec<PathBuf>,
     /// The folder for train.bin, val.bin, tokenizer.json and what lies beside that; it is made if it is not there

@@ -31,7 +31,7 @@ Examples:
   dtrain generate runs/text -p \"To be, or\" -t 1000            what comes behind these words
   dtrain generate runs/text -n 8 --temperature 1 --top-k 40   eight texts, less cautious ones
   dtrain generate runs/text -p - --json < question.txt        for programs
-  dtrain generate runs/chat --chat \"Why is it so?\"                     the answer of a model that learnt from conversations
+  dtrain generate runs/chat --chat \"Why is it so?\"           the answer of a model that learnt from conversations
   dtrain generate runs/gpt2 --ids 464,3280,318 -t 50          of a model of ids without a tokenizer
   dtrain generate runs/gpt2 --ids 464 --devices cuda:0        on a GPU";
 

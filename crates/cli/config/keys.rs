@@ -168,12 +168,12 @@ pub static KEYS: &[Key] = &[
         "moving average of the parameters: the share of it that a step leaves, such as 0.999; it is what is validated, evaluated, predicted with and exported"),
     // Data.
     Key::new("data.kind", Type::Choice(DataKind::NAMES), "digits", Bits, "which reader"),
-    Key::new("data.images", Type::Text, "", Bits, "IDX file of training images, plain or .gz").required().when("data.kind", &["idx"]),
+    Key::new("data.images", Type::Text, "", Bits, "IDX file of training images, plain, .gz or .zst").required().when("data.kind", &["idx"]),
     Key::new("data.labels", Type::Text, "", Bits, "IDX file of their labels").required().when("data.kind", &["idx"]),
     Key::new("data.val_images", TEXT_OR_NONE, "none", Bits, "IDX file of held-out images; none: val_split")
         .when("data.kind", &["idx"]),
     Key::new("data.val_labels", TEXT_OR_NONE, "none", Bits, "IDX file of their labels").when("data.kind", &["idx"]),
-    Key::new("data.labels", TEXT_OR_NONE, "none", Bits, "a table (.csv, .tsv; plain or .gz) of names and labels; none: the folder of an image says which class")
+    Key::new("data.labels", TEXT_OR_NONE, "none", Bits, "a table (.csv, .tsv; plain, .gz or .zst) of names and labels; none: the folder of an image says which class")
         .when("data.kind", &["images"]),
     Key::new("data.val_labels", TEXT_OR_NONE, "none", Bits, "the same of images for validation, which are in data.val_path, or in data.path; none: val_split")
         .when("data.kind", &["images"]),
@@ -186,7 +186,7 @@ pub static KEYS: &[Key] = &[
     Key::new("data.val_inputs", TEXT_OR_NONE, "none", Bits, ".npy file of held-out inputs; none: val_split")
         .when("data.kind", &["npy"]),
     Key::new("data.val_targets", TEXT_OR_NONE, "none", Bits, ".npy file of their targets").when("data.kind", &["npy"]),
-    Key::new("data.path", Type::Text, "", Bits, "the file, plain or .gz; tokens: plain, or a folder with train.bin and val.bin")
+    Key::new("data.path", Type::Text, "", Bits, "the file, plain, .gz or .zst; tokens: plain, or a folder with train.bin and val.bin")
         .required().when("data.kind", &["csv", "text", "tokens"]),
     Key::new("data.path", Type::Text, "", Bits, "a Parquet file whose columns are numbers, texts, dates or truth values")
         .required().when("data.kind", &["parquet"]),
@@ -201,7 +201,7 @@ pub static KEYS: &[Key] = &[
         .required().when("data.kind", &["clips"]),
     Key::new("data.frames", COUNT, "16", Bits, "frames that are taken of the middle of a clip").when("data.kind", &["clips"]),
     Key::new("data.frame_stride", COUNT, "1", Bits, "frames from one that is taken to the next").when("data.kind", &["clips"]),
-    Key::new("data.path", Type::Text, "", Bits, "a recording (.csv, .tsv; plain or .gz), a folder of them, or the folder of UCI-HAR as it is")
+    Key::new("data.path", Type::Text, "", Bits, "a recording (.csv, .tsv; plain, .gz or .zst), a folder of them, or the folder of UCI-HAR as it is")
         .required().when("data.kind", &["windows"]),
     Key::new("data.length", Type::Int(1, 1 << 24), "128", Bits, "rows of a window").when("data.kind", &["windows"]),
     Key::new("data.stride", Type::Either(&[AUTO, COUNT]), "auto", Bits, "rows from one window to the next; auto: its length, so that none overlap")

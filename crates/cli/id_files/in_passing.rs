@@ -8,7 +8,7 @@ use crate::error::CliError;
 use crate::report::Voice;
 use crate::run_tokenizer;
 use crate::trained::Trained;
-use dtrain_data::{Records, Source, TokensOptions};
+use dtrain_data::{Records, Source, TokensOptions, plain_name};
 use dtrain_tokenizer::Conversation;
 use std::path::{Path, PathBuf};
 use tempfile::TempDir;
@@ -48,7 +48,7 @@ pub fn ids_in_passing(
 /// Whether the first record of a file of records is a conversation, and no text.
 fn is_of_conversations(path: &Path) -> Result<bool, CliError> {
     let name = path.to_string_lossy().to_lowercase();
-    let name = name.strip_suffix(".gz").unwrap_or(&name);
+    let name = plain_name(&name);
     let has_records = [".jsonl", ".ndjson", ".json", ".parquet"].iter().any(|end| name.ends_with(end));
     if !has_records || is_read_once(path) {
         return Ok(false);

@@ -4,7 +4,7 @@ use crate::error::CliError;
 use crate::tokens::Tokens;
 use dtrain_data::{
     Counted, CsvOptions, DataError, INPUT_NEEDS, ImageFiles, InputArray, InputSpec, LONGEST_ROW, ParquetText,
-    Preparation, RowEnds, RowParser, Source, TokenArray, WindowFiles, plain_or_gzip,
+    Preparation, RowEnds, RowParser, Source, TokenArray, WindowFiles, unpacked,
 };
 use std::collections::VecDeque;
 use std::fs::File;
@@ -330,7 +330,7 @@ impl Input {
 impl Lines {
     fn new(inner: Box<dyn Read + Send>, path: PathBuf, size: Option<u64>) -> Result<Self, CliError> {
         let (counted, read) = Counted::new(inner);
-        let reader = plain_or_gzip(counted).map_err(|source| DataError::Io { file: path.clone(), source })?;
+        let reader = unpacked(counted).map_err(|source| DataError::Io { file: path.clone(), source })?;
         Ok(Self { reader, path, rest: Vec::new(), next_line: 1, ends: None, read, size, is_parquet: false })
     }
 

@@ -34,7 +34,7 @@ use std::io::{BufRead, BufReader};
 pub use survey::MOST_WORDS;
 use survey::{Survey, is_id};
 
-const NEEDS: &str = "kind csv needs `path`, a table with a label column (plain or gzip)";
+const NEEDS: &str = "kind csv needs `path`, a table with a label column (plain, .gz or .zst)";
 const NEEDS_PARQUET: &str = "kind parquet needs `path`, a Parquet file with a label column";
 
 pub(crate) fn open(options: &CsvOptions) -> Result<Opened, DataError> {

@@ -78,7 +78,7 @@ impl Ids {
             return Err(found("no plain file", "give a plain file; only `path` may be a folder"));
         }
         // By its name: no first bytes are forbidden to a file without a header.
-        if file.extension().is_some_and(|end| end == "gz") {
+        if file.extension().is_some_and(|end| end == "gz" || end == "zst") {
             return Err(found(
                 "compressed",
                 "unpack it with gunzip; files of token ids are mapped as they are",

@@ -9,7 +9,8 @@ use crate::rows::{Recipe, Store, Table, Targets, assemble, class_of};
 use crate::{Augment, DataError, Normalise, Opened, ValSplit};
 use std::path::{Path, PathBuf};
 
-const NEEDS: &str = "kind idx needs `images` and `labels` (and `val_images` and `val_labels`), plain or gzip";
+const NEEDS: &str =
+    "kind idx needs `images` and `labels` (and `val_images` and `val_labels`), plain, .gz or .zst";
 /// The type code of unsigned bytes, the only one in use.
 const UNSIGNED_BYTE: u8 = 0x08;
 

@@ -46,7 +46,7 @@ mod token_array;
 mod tokens;
 mod windows;
 
-pub use crate::bytes::{Counted, plain_or_gzip};
+pub use crate::bytes::{Counted, plain_name, unpacked};
 pub use arrays::{INPUT_NEEDS, InputArray};
 pub use augment::{Augment, AugmentParseError, Crop, Cut, Jitter, Mix, RandAugment};
 pub use batch::{Batch, Elements};

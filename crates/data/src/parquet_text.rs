@@ -78,10 +78,23 @@ impl Read for ParquetText {
     }
 }
 
-/// What a damaged file makes of the reader, which is not written for all of them.
+/// What the reader says of a way of packing that it was not built with, which it names behind.
+const NOT_BUILT: &str = "Disabled feature at compile time: ";
+
+/// What a damaged file makes of the reader, which is not written for all of them; and its error in words for people.
 pub(crate) fn guarded<T>(work: impl FnOnce() -> Result<T, ParquetError>) -> Result<T, ParquetError> {
     let caught = catch_unwind(AssertUnwindSafe(work));
-    caught.unwrap_or_else(|_| Err(ParquetError::General("the file is damaged".to_owned())))
+    match caught.unwrap_or_else(|_| Err(ParquetError::General("the file is damaged".to_owned()))) {
+        Err(ParquetError::General(problem)) => {
+            Err(ParquetError::General(match problem.strip_prefix(NOT_BUILT) {
+                Some(codec) => format!(
+                    "its columns are packed by {codec}, and dtrain unpacks snappy, zstd, gzip and lz4"
+                ),
+                None => problem,
+            }))
+        }
+        result => result,
+    }
 }
 
 fn wrong(error: &ParquetError) -> io::Error {
@@ -160,6 +173,13 @@ fn moment(text: &mut Vec<u8>, seconds: i64) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_way_of_packing_that_is_not_there_is_told_with_those_that_are() {
+        let problem = ParquetError::General(format!("{NOT_BUILT}brotli"));
+        let told = guarded::<()>(|| Err(problem)).unwrap_err().to_string();
+        assert!(told.contains("packed by brotli, and dtrain unpacks snappy, zstd"), "{told}");
+    }
 
     #[test]
     fn moments_are_dates_and_times() {

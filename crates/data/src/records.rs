@@ -3,7 +3,7 @@
 //! It does not know what records are read for.
 
 use crate::DataError;
-use crate::bytes::{Counted, plain_or_gzip};
+use crate::bytes::{Counted, plain_name, unpacked};
 use crate::parquet_text::guarded;
 use parquet::file::reader::{FileReader, SerializedFileReader};
 use parquet::record::Field;
@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-const NEEDS: &str = "it is a .jsonl, a .json or a .parquet file; all but Parquet may be .gz";
+const NEEDS: &str = "it is a .jsonl, a .json or a .parquet file; all but Parquet may be .gz or .zst";
 pub(crate) const PARQUET: &[u8] = b"PAR1";
 /// The longest line of a JSON Lines file: what is longer is no line. *Units*: bytes.
 const LONGEST_LINE: u64 = 1 << 30;
@@ -48,7 +48,7 @@ impl Records {
         if path == Path::new("-") {
             let (counted, read) = Counted::new(std::io::stdin());
             let file = PathBuf::from("standard input");
-            let reader = plain_or_gzip(counted).map_err(|source| DataError::io(&file, NEEDS, source))?;
+            let reader = unpacked(counted).map_err(|source| DataError::io(&file, NEEDS, source))?;
             return Ok(Self { file, kind: Kind::Lines { reader, line: 0 }, read, size: None });
         }
         let system = |source| DataError::io(path, NEEDS, source);
@@ -57,9 +57,9 @@ impl Records {
             (rows(path, file)?, Arc::default())
         } else {
             let (counted, read) = Counted::new(file);
-            let mut reader = plain_or_gzip(counted).map_err(system)?;
+            let mut reader = unpacked(counted).map_err(system)?;
             let name = path.to_string_lossy().to_lowercase();
-            let kind = match name.strip_suffix(".gz").unwrap_or(&name).ends_with(".json") {
+            let kind = match plain_name(&name).ends_with(".json") {
                 true => list(path, &mut reader)?,
                 false => Kind::Lines { reader, line: 0 },
             };

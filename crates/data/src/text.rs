@@ -9,14 +9,14 @@ use dtrain_types::Key;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-const NEEDS: &str = "kind text needs `path`, a file of text (plain or gzip)";
+const NEEDS: &str = "kind text needs `path`, a file of text (plain, .gz or .zst)";
 /// Every byte is a token.
 const VOCABULARY: u32 = 256;
 
 /// Which text, and how it is cut.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TextOptions {
-    /// The file, plain or gzip.
+    /// The file, plain, .gz or .zst.
     pub path: PathBuf,
     /// Bytes in one sample.
     pub context: usize,

@@ -3,7 +3,7 @@
 //! A text comes in parts, so that it may be larger than memory. It does not know what documents are read for.
 
 use crate::DataError;
-use crate::bytes::{Counted, plain_or_gzip};
+use crate::bytes::{Counted, plain_name, unpacked};
 use crate::parquet_text::guarded;
 use crate::records::{begins_as_parquet, next_object, opened};
 use parquet::file::reader::{FileReader, SerializedFileReader};
@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-const NEEDS: &str = "it is a text, a .jsonl or a .parquet file; all but Parquet may be .gz";
+const NEEDS: &str = "it is a text, a .jsonl or a .parquet file; all but Parquet may be .gz or .zst";
 /// A part of a text. *Units*: bytes.
 const PART: u64 = 1 << 20;
 
@@ -67,7 +67,7 @@ impl Texts {
         if path == Path::new("-") {
             let (counted, read) = Counted::new(std::io::stdin());
             let file = PathBuf::from("standard input");
-            let reader = plain_or_gzip(counted).map_err(|source| DataError::io(&file, NEEDS, source))?;
+            let reader = unpacked(counted).map_err(|source| DataError::io(&file, NEEDS, source))?;
             let kind = Kind::Plain { reader, tail: Vec::new(), position: 0 };
             return Ok(Self { file, kind, read, size: None, begun: false });
         }
@@ -77,9 +77,9 @@ impl Texts {
             (rows(path, file, field)?, Arc::default())
         } else {
             let (counted, read) = Counted::new(file);
-            let reader = plain_or_gzip(counted).map_err(system)?;
+            let reader = unpacked(counted).map_err(system)?;
             let name = path.to_string_lossy().to_lowercase();
-            let name = name.strip_suffix(".gz").unwrap_or(&name);
+            let name = plain_name(&name);
             let kind = match name.ends_with(".jsonl") || name.ends_with(".ndjson") {
                 true => Kind::Lines { reader, field: field.to_owned(), line: 0 },
                 false => Kind::Plain { reader, tail: Vec::new(), position: 0 },

@@ -189,6 +189,10 @@ fn a_file_that_is_not_one_of_token_ids_is_refused() {
         &["odd.bin holds 101 bytes, no multiple of the 2 of a token id"],
     );
     says(&opened(at("ids.bin.gz", gzip(&ids(100)))), &["ids.bin.gz is compressed"]);
+    says(
+        &opened(at("ids.bin.zst", zstd::encode_all(&ids(100)[..], 3).unwrap())),
+        &["ids.bin.zst is compressed"],
+    );
     says(&opened(at("ids.npy", npy("<u2", &[100], &ids(100)))), &["ids.npy is an array saved by numpy.save"]);
     // What begins as a gzip file does is not one for that: 35 615 is an id of GPT-2.
     let mut like_gzip = ids(100);

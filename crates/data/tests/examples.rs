@@ -147,6 +147,9 @@ fn records_are_lines_elements_of_a_list_and_rows() {
     let lines = b"{\"a\": 1}\n\n{\"a\": [2]}";
     assert_eq!(at("a.jsonl", lines).unwrap(), [(1, json!({"a": 1})), (3, json!({"a": [2]}))]);
     assert_eq!(at("a.jsonl.gz", &gzip(lines)).unwrap().len(), 2);
+    assert_eq!(at("a.jsonl.zst", &zstd::encode_all(&lines[..], 3).unwrap()).unwrap().len(), 2);
+    let list = zstd::encode_all(&b"[{}, {}, {}]"[..], 3).unwrap();
+    assert_eq!(at("a.json.zst", &list).unwrap().len(), 3);
     assert_eq!(at("a.json", b"[{\"a\": 1}, {}]").unwrap(), [(1, json!({"a": 1})), (2, json!({}))]);
     for (name, bytes, words) in [
         ("b.jsonl", &b"{\"a\": 1}\n3"[..], "b.jsonl line 2: it is no JSON object"),

@@ -41,7 +41,7 @@ fn digits_are_standardised_by_the_training_part() {
 }
 
 #[test]
-fn idx_files_are_read_plain_and_gzipped_alike() {
+fn idx_files_are_read_plain_and_packed_alike() {
     let folder = tempfile::tempdir().unwrap();
     let pixels: Vec<u8> = (0..5 * 6).map(|i| i * 8).collect();
     let (images, labels) = (idx(&[5, 2, 3], &pixels), idx(&[5], &[0, 1, 2, 1, 0]));
@@ -55,7 +55,13 @@ fn idx_files_are_read_plain_and_gzipped_alike() {
         labels: at("labels.gz", &gzip(&labels)),
         ..plain.clone()
     };
-    for options in [plain, packed] {
+    let zstd = |bytes: &[u8]| zstd::encode_all(bytes, 3).unwrap();
+    let smaller = IdxOptions {
+        images: at("images.zst", &zstd(&images)),
+        labels: at("labels.zst", &zstd(&labels)),
+        ..plain.clone()
+    };
+    for options in [plain, packed, smaller] {
         let opened = open(&Source::Idx(options)).unwrap();
         assert_eq!(opened.train.spec().input, InputSpec::Values { shape: vec![1, 2, 3] });
         assert_eq!(opened.train.spec().target, TargetSpec::Class { classes: 3 });

@@ -6,7 +6,7 @@ use dtrain_data::{
     Column, CsvOptions, CsvRows, CsvTarget, HeldOut, Missing, Opened, ParquetText, RowEnds, RowParser,
     Source, ValSplit, Written, open,
 };
-use parquet::basic::Compression;
+use parquet::basic::{Compression, GzipLevel, ZstdLevel};
 use parquet::data_type::{BoolType, ByteArray, ByteArrayType, DoubleType, FloatType, Int32Type, Int64Type};
 use parquet::file::properties::WriterProperties;
 use parquet::file::writer::SerializedFileWriter;
@@ -127,7 +127,10 @@ fn told(opened: &Opened) -> String {
 fn a_parquet_table_becomes_what_the_same_text_becomes() {
     let folder = tempfile::tempdir().unwrap();
     let by_text = options(&file(folder.path(), "houses.csv", text()));
-    for compression in [Compression::UNCOMPRESSED, Compression::SNAPPY] {
+    // As pyarrow writes, as Polars does, and as one may ask them to.
+    let zstd = Compression::ZSTD(ZstdLevel::default());
+    let gzip = Compression::GZIP(GzipLevel::default());
+    for compression in [Compression::UNCOMPRESSED, Compression::SNAPPY, zstd, gzip, Compression::LZ4_RAW] {
         let by_parquet = options(&houses(folder.path(), compression));
         let both = |change: &dyn Fn(&mut CsvOptions)| {
             [&by_text, &by_parquet].map(|options| {

@@ -88,7 +88,7 @@ pub enum CsvTarget {
 /// How a table is written down.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Written {
-    /// As text, plain or gzip.
+    /// As text, plain, .gz or .zst.
     #[default]
     Text,
     /// As a Parquet file.

@@ -12,7 +12,7 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-const NEEDS: &str = "data.labels is a table of names and labels, plain or gzip";
+const NEEDS: &str = "data.labels is a table of names and labels, plain, .gz or .zst";
 
 /// Endings that a name may lack.
 const ENDINGS: [&str; 4] = ["jpg", "jpeg", "png", "webp"];

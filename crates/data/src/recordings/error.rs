@@ -122,7 +122,7 @@ impl RecordingError {
     #[must_use]
     pub fn hint(&self) -> String {
         match self {
-            Self::NoRecordings { .. } => "a folder is read for .csv and .tsv, plain or .gz: add some, or name a file".into(),
+            Self::NoRecordings { .. } => "a folder is read for .csv and .tsv, plain, .gz or .zst: add some, or name a file".into(),
             Self::OtherKind { .. } => "write it as CSV: pandas.read_parquet(FILE).to_csv(FILE, index=False)".into(),
             Self::NoWindow { .. } => "use a smaller data.length, or a larger data.gap".into(),
             Self::UnlikeFirst { .. } => "all recordings have the columns of the first, in any order; move other files away".into(),

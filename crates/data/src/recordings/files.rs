@@ -3,6 +3,7 @@
 use super::error::RecordingError;
 use super::options::NEEDS;
 use crate::DataError;
+use crate::bytes::plain_name;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -50,7 +51,7 @@ enum Kind {
 
 fn kind(path: &Path) -> Option<Kind> {
     let name = path.file_name().unwrap_or_default().to_string_lossy().to_ascii_lowercase();
-    let name = name.strip_suffix(".gz").unwrap_or(&name);
+    let name = plain_name(&name);
     match name.rsplit_once('.')?.1 {
         "csv" | "tsv" => Some(Kind::Table),
         "parquet" | "pq" => Some(Kind::Other("Parquet")),

@@ -4,8 +4,7 @@ use super::form::WindowForm;
 use crate::csv::CsvOptions;
 
 /// What this kind of data is made of.
-pub(crate) const NEEDS: &str =
-    "kind windows needs `path`: a table (.csv, .tsv; plain or gzip), a folder of them, or that of UCI-HAR";
+pub(crate) const NEEDS: &str = "kind windows needs `path`: a table (.csv, .tsv; plain, .gz or .zst), a folder of them, or that of UCI-HAR";
 
 /// What says of which group a window is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -7,7 +7,7 @@ use super::options::{HarInputs, NEEDS};
 use super::recording::{Places, Recording, add_target};
 use super::streams::Streams;
 use crate::arrays::format;
-use crate::bytes::{open_lines, plain_or_gzip};
+use crate::bytes::{open_lines, unpacked};
 use crate::csv::CsvOptions;
 use crate::csv::lines::number;
 use crate::groups::Names;
@@ -74,7 +74,7 @@ impl WindowFiles {
         let mut longest = 0;
         for file in 0..windows.files.len() {
             let text: Box<dyn BufRead> = match is_input {
-                true => plain_or_gzip(Box::new(std::io::stdin()))
+                true => unpacked(Box::new(std::io::stdin()))
                     .map_err(|source| DataError::Io { file: windows.files[file].clone(), source })?,
                 false => open_lines(&windows.files[file], NEEDS)?,
             };
