@@ -3,8 +3,9 @@
 use crate::harness::gpus::Host;
 use crate::harness::{audit_is_clean, dtrain, folder, json, refused, said, train};
 use dtrain_tokenizer::Tokenizer;
-use serde_json::json;
+use serde_json::{Value, json};
 use std::fs;
+use std::io::Write;
 use std::path::Path;
 use std::process::Stdio;
 
@@ -163,6 +164,60 @@ fn what_is_learnt_from_conversations_has_the_same_bits_and_answers() {
     resumed.said("hint: ");
 }
 
+/// What `dtrain chat` says to questions, and what it says beside that.
+fn talked(path: &Path, arguments: &str, questions: &str) -> (String, String) {
+    let mut talk = dtrain(path, &format!("chat {arguments}"));
+    let talk = talk.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = talk.spawn().unwrap();
+    child.stdin.take().unwrap().write_all(questions.as_bytes()).unwrap();
+    let output = child.wait_with_output().unwrap();
+    let [said, beside] = [output.stdout, output.stderr].map(|bytes| String::from_utf8(bytes).unwrap());
+    assert!(output.status.success(), "{beside}");
+    (said, beside)
+}
+
+#[test]
+fn a_talk_goes_on_as_the_same_texts_written_at_once_and_forgets_what_has_no_room() {
+    let folder = folder();
+    let path = folder.path();
+    prepare(path);
+    train(path, &format!("data.kind=tokens data.path=data data.context=90 {MODEL} steps=150 name=chat"))
+        .succeeded();
+    let (sky, grass) = ("Which colour has sky?", "Which colour has grass?");
+    let first = said(path, "generate chat --chat Which~colour~has~sky? --temperature 0 -t 20 -q");
+    let so_far = format!("[user] {sky}\n[assistant] {first}<|endoftext|>\n[user] {grass}\n[assistant] ");
+    fs::write(path.join("so-far.txt"), &so_far).unwrap();
+    let mut generate = dtrain(path, "generate chat --prompt - --temperature 0 -t 20 -q");
+    let whole = generate.stdin(fs::File::open(path.join("so-far.txt")).unwrap()).output().unwrap();
+    let whole = String::from_utf8(whole.stdout).unwrap();
+    let second = whole.strip_prefix(&so_far).expect("it begins with what was said").to_owned();
+    // What is common to both prompts is read once.
+    let (said_here, _) = talked(
+        path,
+        "chat --temperature 0 -t 20 -q",
+        &format!("{sky}\n\n {grass} \n/new\n{sky}\n/exit\n{sky}"),
+    );
+    assert_eq!(said_here, format!("{first}\n{second}\n{first}\n"));
+    // Three questions and their answers have no room among 90 tokens.
+    let (lines, beside) =
+        talked(path, "chat --temperature 0 -t 20 --json", &format!("{sky}\n{grass}\n{sky}\n{grass}\n"));
+    let lines: Vec<Value> = lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let of = |key: &str| lines.iter().map(|line| line[key].clone()).collect::<Vec<_>>();
+    assert_eq!(
+        (of("question"), &of("answer")[..2]),
+        (vec![json!(sky), json!(grass), json!(sky), json!(grass)], &[json!(first), json!(second)][..])
+    );
+    assert!(of("forgotten").iter().any(|count| count.as_u64() > Some(0)), "{lines:?}");
+    assert!(beside.is_empty() || beside.contains("the model sees 90 tokens"), "{beside}");
+    // The same seed gives the same talk.
+    let drawn = || talked(path, "chat --temperature 1 -t 9 -q", &format!("{sky}\n{sky}\n"));
+    assert_eq!(drawn(), drawn());
+    let (told, _) = talked(path, "chat --system Well. --temperature 0 -t 20 -q", &format!("{sky}\n"));
+    let asked =
+        json(path, "generate chat --chat Which~colour~has~sky? --system Well. --temperature 0 -t 20 --json");
+    assert_eq!(json!(told.trim_end_matches('\n')), asked["text"]);
+}
+
 #[test]
 fn a_gpu_learns_from_conversations_whatever_the_number_of_ranks() {
     let Some(host) = Host::new() else { return };
@@ -238,6 +293,8 @@ fn what_is_no_conversation_is_refused_with_its_line_and_leaves_nothing() {
     refused(path, "generate plain --chat a", &["has no template of conversations", "hint: "]);
     refused(path, "generate plain --chat a --prompt b", &["cannot be used with"]);
     refused(path, "generate plain --system a", &["--chat"]);
+    refused(path, "chat plain", &["has no template of conversations", "hint: "]);
+    refused(path, "chat nothing", &["nothing"]);
     fs::write(path.join("runs/plain/chat_template.jinja"), "{{ raise_exception('not so') }}").unwrap();
     refused(path, "generate plain --chat a", &["not so"]);
 }

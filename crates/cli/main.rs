@@ -44,6 +44,7 @@ fn run(command: &Command) -> Result<ExitCode, CliError> {
         Command::Export(arguments) => commands::export::run(arguments),
         Command::Predict(arguments) => commands::predict::run(arguments),
         Command::Generate(arguments) => commands::generate::run(arguments),
+        Command::Chat(arguments) => commands::chat::run(arguments),
         Command::Tokenize(arguments) => commands::tokenize::run(arguments),
         Command::Plan(arguments) => commands::plan::run(arguments),
         Command::Checkpoint(arguments) => commands::checkpoint::run(arguments),

@@ -4,7 +4,7 @@ use crate::error::CliError;
 use crate::run_tokenizer::{self, failed};
 use crate::trained::Trained;
 use dtrain_data::{InputSpec, Source};
-use dtrain_tokenizer::{ChatTemplate, Tokenizer, Turn};
+use dtrain_tokenizer::Tokenizer;
 use serde_json::{Value, json};
 use std::io::{self, Read};
 use std::sync::Arc;
@@ -96,7 +96,7 @@ impl Tokens {
                 Err(error.hint("write the text itself: --prompt TEXT"))
             }
             Self::Bytes => {
-                let bytes = written(text)?;
+                let bytes = given(text)?;
                 match bytes.is_empty() {
                     true => Err(CliError::usage("the prompt is empty").hint("one line break is enough")),
                     false => Ok(bytes.into_iter().map(u32::from).collect()),
@@ -113,9 +113,7 @@ impl Tokens {
                 let prompt = match (text, self.end()) {
                     // As behind the end of another text.
                     (None, Some(end)) => vec![end],
-                    (text, _) => {
-                        run_tokenizer::encode(tokenizer, "the prompt", &written(text)?, *vocabulary)?
-                    }
+                    (text, _) => run_tokenizer::encode(tokenizer, "the prompt", &given(text)?, *vocabulary)?,
                 };
                 match prompt.is_empty() {
                     true => Err(CliError::usage("the prompt is empty").hint("one line break is enough")),
@@ -131,31 +129,6 @@ impl Tokens {
                 }
             }
         }
-    }
-
-    /// What an answer to a question begins behind, as the template of the run's tokenizer writes it. *Blocks* on standard input where it is `-`.
-    ///
-    /// *Errors*: there is no such template, or it does not take this.
-    pub fn asked(&self, question: &str, system: Option<&str>) -> Result<Vec<u32>, CliError> {
-        let template = match self {
-            Self::Known(tokenizer, _) => ChatTemplate::of(tokenizer).map_err(|error| {
-                let hint =
-                    "it is the chat_template.jinja in the folder of the run, or in its tokenizer_config.json";
-                CliError::usage(error.to_string()).hint(hint)
-            })?,
-            Self::Bytes | Self::Ids(_) => None,
-        };
-        let (Self::Known(tokenizer, vocabulary), Some(template)) = (self, template) else {
-            let error = CliError::usage("--chat: the run has no template of conversations");
-            let hint = "models learn to answer from what `dtrain tokenize --chat` makes; --prompt TEXT goes on with a text, and a chat_template.jinja in the folder of the run is one";
-            return Err(error.hint(hint));
-        };
-        let question = String::from_utf8(written(Some(question))?)
-            .map_err(|_| CliError::usage("the question is no text of UTF-8"))?;
-        let system = system.map(|told| Turn::new("system", told));
-        let turns: Vec<Turn> = system.into_iter().chain([Turn::new("user", question)]).collect();
-        let prompt = template.prompt(&turns).map_err(|error| CliError::usage(error.to_string()))?;
-        run_tokenizer::encode(tokenizer, "the question", prompt.as_bytes(), *vocabulary)
     }
 
     /// A prompt and what is behind it as JSON: text, in which what is no text is replaced, or numbers.
@@ -178,8 +151,10 @@ impl Tokens {
     }
 }
 
-/// A prompt, or what standard input has of it.
-fn written(text: Option<&str>) -> Result<Vec<u8>, CliError> {
+/// A text, or what standard input has where it is `-`; a line break where there is none. *Blocks* on standard input.
+///
+/// *Errors*: of the system.
+pub fn given(text: Option<&str>) -> Result<Vec<u8>, CliError> {
     let mut bytes = Vec::new();
     match text {
         Some("-") => {

@@ -31,7 +31,7 @@ use std::path::PathBuf;
 pub use tokenize::{FIELD, Tokenize};
 use train::TRAIN_EXAMPLES;
 pub use train::{Settings, Train};
-pub use trained::{Eval, Export, ExportTo, Generate, Predict, Work};
+pub use trained::{Chat, Drawing, Eval, Export, ExportTo, Generate, Predict, Work};
 
 /// Version and revision, as `--version` shows them.
 pub const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), " (", env!("DTRAIN_REVISION"), ")");
@@ -111,6 +111,9 @@ pub enum Command {
     /// Have a trained model of texts go on with one
     #[command(after_help = trained::GENERATE_EXAMPLES)]
     Generate(Generate),
+    /// Talk with a trained model that learnt from conversations
+    #[command(after_help = trained::CHAT_EXAMPLES)]
+    Chat(Chat),
     /// Write a trained model for other programs: ONNX, PyTorch, safetensors
     #[command(after_help = trained::EXPORT_EXAMPLES)]
     Export(Export),

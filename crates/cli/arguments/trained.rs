@@ -1,6 +1,7 @@
-//! The command lines of what is done with trained models: `eval`, `predict`, `generate`, `export`.
+//! The command lines of what is done with trained models: `eval`, `predict`, `generate`, `chat`, `export`.
 
 use super::output::Output;
+use crate::generate::Sampling;
 use clap::Args;
 use std::path::PathBuf;
 
@@ -34,6 +35,12 @@ Examples:
   dtrain generate runs/chat --chat \"Why is it so?\"           the answer of a model that learnt from conversations
   dtrain generate runs/gpt2 --ids 464,3280,318 -t 50          of a model of ids without a tokenizer
   dtrain generate runs/gpt2 --ids 464 --devices cuda:0        on a GPU";
+
+pub(super) const CHAT_EXAMPLES: &str = "\
+Examples:
+  dtrain chat runs/chats                                     a question a line; /new begins anew, /exit or Ctrl-D ends
+  dtrain chat runs/chats --system \"Answer in rhymes.\"      the model is told this first
+  dtrain chat runs/chats --temperature 0 --json < asked.txt  for programs: a line of JSON for each answer";
 
 pub(super) const EXPORT_EXAMPLES: &str = "\
 Examples:
@@ -134,21 +141,60 @@ pub struct Generate {
     /// How many texts
     #[arg(short = 'n', long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1 << 20))]
     pub samples: u32,
-    /// What the model's outputs are divided by: below 1 it writes what it is sure of, at 0 the surest token each time
-    #[arg(long, value_name = "T", default_value_t = 0.8, value_parser = temperature)]
-    pub temperature: f64,
-    /// Draw among the K surest tokens alone
-    #[arg(long, value_name = "K", value_parser = clap::value_parser!(u32).range(1..))]
-    pub top_k: Option<u32>,
-    /// Draw among the surest tokens that have this share of the probability together
-    #[arg(long, value_name = "P", value_parser = share)]
-    pub top_p: Option<f64>,
-    /// The same seed gives the same texts
-    #[arg(long, value_name = "N", default_value_t = 7)]
-    pub seed: u64,
+    /// How each token is chosen.
+    #[command(flatten)]
+    pub drawing: Drawing,
     /// How texts are computed.
     #[command(flatten)]
     pub work: Work,
+    /// How much is said.
+    #[command(flatten)]
+    pub output: Output,
+}
+
+/// How each token of a text is chosen.
+#[derive(Args, Clone, Debug)]
+pub struct Drawing {
+    /// What the model's outputs are divided by: below 1 it writes what it is sure of, at 0 the surest token each time
+    #[arg(long, value_name = "T", default_value_t = 0.8, value_parser = temperature)]
+    temperature: f64,
+    /// Draw among the K surest tokens alone
+    #[arg(long, value_name = "K", value_parser = clap::value_parser!(u32).range(1..))]
+    top_k: Option<u32>,
+    /// Draw among the surest tokens that have this share of the probability together
+    #[arg(long, value_name = "P", value_parser = share)]
+    top_p: Option<f64>,
+    /// The same seed gives the same texts
+    #[arg(long, value_name = "N", default_value_t = 7)]
+    pub seed: u64,
+}
+
+impl Drawing {
+    /// As those who write take it.
+    #[must_use]
+    pub fn sampling(&self) -> Sampling {
+        let Self { temperature, top_k, top_p, .. } = *self;
+        Sampling { temperature, top_k: top_k.map(|top_k| top_k as usize), top_p }
+    }
+}
+
+/// `dtrain chat`.
+#[derive(Args, Clone, Debug)]
+pub struct Chat {
+    /// Run folder or name, with /CHECKPOINT for another than the best
+    pub run: String,
+    /// What the model is told before it is asked
+    #[arg(long, value_name = "TEXT", allow_hyphen_values = true)]
+    pub system: Option<String>,
+    /// How many tokens an answer has, at most
+    #[arg(short, long, value_name = "N", default_value_t = 1024, value_parser = clap::value_parser!(u32).range(1..=1 << 24))]
+    pub tokens: u32,
+    /// How each token is chosen.
+    #[command(flatten)]
+    pub drawing: Drawing,
+    /// What computes: cpu, or a GPU as in training (auto, cuda:0), in the precision of the run
+    #[arg(long, value_name = "DEVICE", default_value = "cpu")]
+    pub devices: String,
     /// How much is said.
     #[command(flatten)]
     pub output: Output,

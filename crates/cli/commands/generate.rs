@@ -3,10 +3,10 @@
 use crate::arguments::{Generate, Output};
 use crate::config::CudaList;
 use crate::error::CliError;
-use crate::generate::{Page, Sampling, Scribe, Text, Wanted, texts_at_once};
+use crate::generate::{Page, Scribe, Talk, Text, Wanted, texts_at_once};
 use crate::predict::{Unit, ordered, progress};
 use crate::report::{Voice, amount};
-use crate::tokens::Tokens;
+use crate::tokens::{Tokens, given};
 use crate::trained::{Seat, Trained};
 use dtrain_types::Seed;
 use serde_json::json;
@@ -30,16 +30,17 @@ pub fn run(arguments: &Generate) -> Result<(), CliError> {
     })?;
     let wanted = Wanted {
         prompt: match &arguments.chat {
-            Some(asked) => tokens.asked(asked, arguments.system.as_deref())?,
+            Some(asked) => {
+                let question = String::from_utf8(given(Some(asked))?);
+                let question = question.map_err(|_| CliError::usage("the question is no text of UTF-8"))?;
+                let context = trained.preparation.spec().input_width();
+                Talk::new(&tokens, context, arguments.system.as_deref())?.ask(question, 0)?.prompt
+            }
             None => tokens.prompt(arguments.prompt.as_deref(), &arguments.ids)?,
         },
         tokens: arguments.tokens,
-        sampling: Sampling {
-            temperature: arguments.temperature,
-            top_k: arguments.top_k.map(|top_k| top_k as usize),
-            top_p: arguments.top_p,
-        },
-        seed: Seed(arguments.seed),
+        sampling: arguments.drawing.sampling(),
+        seed: Seed(arguments.drawing.seed),
         end: tokens.end(),
     };
     // Of a question its answer alone is shown.

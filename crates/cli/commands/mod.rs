@@ -2,6 +2,7 @@
 
 pub mod audit;
 pub mod bench;
+pub mod chat;
 pub mod checkpoint;
 pub mod doctor;
 pub mod drain;

@@ -65,6 +65,14 @@ impl Page {
         if is_exact { Ok(()) } else { self.line_break("\n") }
     }
 
+    /// A text has come to its end, and others follow, a line each or more.
+    ///
+    /// *Errors*: as [`Page::put`].
+    pub fn end_of_line(&mut self) -> Result<(), CliError> {
+        self.rest()?;
+        self.line_break("\n")
+    }
+
     /// One of several texts has.
     ///
     /// *Errors*: as [`Page::put`].

@@ -55,6 +55,8 @@ struct Decoder {
     places: usize,
     /// Those that it has seen of these texts.
     seen: usize,
+    /// What they were of the first.
+    first: Vec<u32>,
     ids: Vec<u32>,
 }
 
@@ -93,12 +95,20 @@ impl<'a> TextReader<'a> {
         Self { maker, places: 0, reads: Reads::Unknown, newest }
     }
 
-    /// Other texts from here on, which will have at most so many tokens.
-    pub fn begin(&mut self, longest: usize) {
+    /// Other texts from here on, which begin like this and will have at most so many tokens. Of one text alone, what it has in common with the one before is not read again.
+    pub fn begin(&mut self, prompt: &[u32], longest: usize) {
         self.places = longest.min(self.maker.context);
         match &mut self.reads {
-            Reads::Newest(decoder) if decoder.places >= self.places => decoder.seen = 0,
-            reads => *reads = Reads::Unknown,
+            Reads::Newest(decoder) if decoder.places >= self.places => {
+                decoder.begin(if self.maker.rows == 1 { prompt } else { &[] });
+            }
+            reads => {
+                // Texts that grew once grow again, as a talk does.
+                if let Reads::Newest(_) = reads {
+                    self.places = self.places.next_power_of_two().min(self.maker.context);
+                }
+                *reads = Reads::Unknown;
+            }
         }
     }
 
@@ -144,7 +154,8 @@ impl Maker<'_> {
         let tokens = texts * AT_ONCE.div_ceil(texts);
         let replica = self.trained.decoder(tokens, KvCache { texts, places }, threads, self.whole)?;
         let ids = Vec::with_capacity(tokens);
-        Ok(replica.map(|replica| Box::new(Decoder { replica, places, seen: 0, ids })))
+        let first = Vec::with_capacity(places);
+        Ok(replica.map(|replica| Box::new(Decoder { replica, places, seen: 0, first, ids })))
     }
 
     /// How long the window for so many tokens is: by their number alone, so that the bits are.
@@ -164,6 +175,12 @@ impl Maker<'_> {
 }
 
 impl Decoder {
+    /// Goes back to what it has seen of a text that begins like this. The last token is read again, for what comes behind it.
+    fn begin(&mut self, prompt: &[u32]) {
+        let same = self.first.iter().zip(prompt).take_while(|(a, b)| a == b).count();
+        self.seen = same.min(prompt.len().saturating_sub(1));
+    }
+
     /// Reads what is new of texts, and writes the outputs behind the last token of each.
     fn read(&mut self, texts: &[Vec<u32>], newest: &mut [f32]) -> Result<(), CliError> {
         let (tokens, most) = (texts[0].len(), AT_ONCE.div_ceil(texts.len()));
@@ -181,8 +198,10 @@ impl Decoder {
 
     /// Reads so many tokens more of each.
     fn go_on(&mut self, texts: &[Vec<u32>], count: usize) -> Result<&[f32], CliError> {
-        let Self { replica, seen, ids, .. } = self;
+        let Self { replica, seen, first, ids, .. } = self;
         let newest = Newest { seen: *seen, count };
+        first.truncate(newest.seen);
+        first.extend_from_slice(&texts[0][newest.seen..][..count]);
         ids.clear();
         ids.extend(texts.iter().flat_map(|text| &text[newest.seen..][..count]));
         *seen += count;
