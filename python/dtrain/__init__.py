@@ -20,6 +20,7 @@ from __future__ import annotations
 
 from ._checkpoints import load
 from ._curves import average_precision, roc_auc
+from ._examples import examples
 from ._optimizers import SGD, AdamW, Lion, Muon, Optimizer, torch_optimizer
 from ._steps import Micro, Step, steps
 from ._train import Result, train
@@ -31,4 +32,4 @@ try:
 except ImportError:  # the sources, without the extension module
     __version__ = "0.0.0"
 
-__all__ = ["SGD", "AdamW", "Lion", "Micro", "Muon", "Optimizer", "Result", "Step", "__version__", "average_precision", "load", "roc_auc", "steps", "torch_optimizer", "train"]
+__all__ = ["SGD", "AdamW", "Lion", "Micro", "Muon", "Optimizer", "Result", "Step", "__version__", "average_precision", "examples", "load", "roc_auc", "steps", "torch_optimizer", "train"]

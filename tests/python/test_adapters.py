@@ -1,6 +1,7 @@
 """Models of other packages: the same promises. Who has the packages, and some minutes, says `DTRAIN_TEST_ADAPTERS=1`."""
 
 import importlib.util
+import json
 import os
 import signal
 import unittest
@@ -27,13 +28,14 @@ class Examples(InAFolder):
         """The digest of a run that came to its end."""
         digest = None
         for line in iter(lambda: run.lines.get(timeout=600), None):
-            if line.startswith('{"event":"summary"'):
-                digest = line.split('"digest":"')[1].split('"')[0]
+            if line.startswith("{") and '"event":"summary"' in line:
+                digest = json.loads(line)["digest"]
         code = run.process.wait()
         run.listener.join()
         run.process.stdout.close()
         run.process.stderr.close()
         self.assertEqual(code, 0, "".join(run.words))
+        self.assertIsNotNone(digest, "it told no digest")
         return digest
 
     def of_worlds(self, example, worlds, *settings, environment=None):

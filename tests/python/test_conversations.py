@@ -2,13 +2,16 @@
 
 import importlib.util
 import json
+import os
 import subprocess
+import sys
 import tempfile
 import unittest
 from pathlib import Path
 
 import numpy as np
 import torch
+from harness import in_turn
 from test_transformers import ALONE, STILL, command
 
 #: As ChatML has it; the block says what is learnt.
@@ -21,6 +24,7 @@ INSTRUCTIONS = (
     "{%- for message in messages if message['role'] != 'system' %}{%- if message['role'] == 'user' %}{{- bos_token + '[INST] ' + message['content'] + ' [/INST]' }}"
     "{%- else %}{% generation %}{{- ' ' + message['content'] + ' ' + eos_token }}{% endgeneration %}{%- endif %}{%- endfor %}")
 CONTEXT = 160
+EXAMPLE = Path(__file__).resolve().parents[2] / "examples/hugging_face_chat.py"
 
 
 def conversations():
@@ -125,6 +129,65 @@ class Conversations(unittest.TestCase):
             (folder / "chats.jsonl").write_text("".join(json.dumps({"messages": turns}) + "\n" for turns in conversations()))
             command(folder, "tokenize chats.jsonl --chat -t hub -o data")
             self.encoded(made, folder / "data")
+
+    def test_a_program_has_the_same_examples_cut_at_its_context(self):
+        import dtrain
+
+        made = tokenizer()
+        with tempfile.TemporaryDirectory() as folder:
+            folder = Path(folder)
+            made.save_pretrained(folder / "hub")
+            (folder / "chats.jsonl").write_text("".join(json.dumps({"messages": turns}) + "\n" for turns in conversations()))
+            command(folder, "tokenize chats.jsonl --chat -t hub -o data --val chats.jsonl")
+            encoded, _ = self.encoded(made, folder / "data")
+            longest = max(len(one["input_ids"]) for one in encoded)
+            for context, part in [(longest + 3, "train"), (longest // 2, "val")]:
+                examples = dtrain.examples(folder / "data", context, part)
+                wanted = [one for one in encoded if any(one["assistant_masks"][1:context])]
+                self.assertEqual((len(examples), examples.left_out), (len(wanted), len(encoded) - len(wanted)))
+                for sample, one in zip((examples[at] for at in range(len(examples))), wanted):
+                    ids, learnt = one["input_ids"][:context], one["assistant_masks"][:context]
+                    rest = context - len(ids)
+                    self.assertEqual(sample["input_ids"].tolist(), ids + [0] * rest)
+                    self.assertEqual(sample["attention_mask"].tolist(), [1] * len(ids) + [0] * rest)
+                    self.assertEqual(sample["labels"].tolist(), [id if is_learnt else -100 for id, is_learnt in zip(ids, learnt)] + [-100] * rest)
+            self.assertEqual(len(dtrain.examples(folder / "data/val.bin", longest)), len(encoded))
+            with self.assertRaisesRegex(ValueError, "nothing to learn|anything to learn"):
+                dtrain.examples(folder / "data", 3)
+            with self.assertRaisesRegex(ValueError, "context=1"):
+                dtrain.examples(folder / "data", 1)
+            with self.assertRaisesRegex(FileNotFoundError, "tokenize --chat"):
+                dtrain.examples(folder / "hub")
+            mask = folder / "data/val.mask"
+            mask.write_bytes(mask.read_bytes()[:-1])
+            with self.assertRaisesRegex(ValueError, "not made together"):
+                dtrain.examples(folder / "data", part="val")
+
+    @in_turn(13)
+    def test_the_example_has_one_digest_for_any_ranks_and_is_opened_again(self):
+        from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM
+
+        made = tokenizer()
+        with tempfile.TemporaryDirectory() as folder:
+            folder = Path(folder)
+            torch.manual_seed(5)
+            config = LlamaConfig(vocab_size=len(made), hidden_size=32, intermediate_size=64, num_hidden_layers=1, num_attention_heads=2)
+            LlamaForCausalLM(config).save_pretrained(folder / "hub")
+            made.save_pretrained(folder / "hub")
+            (folder / "chats.jsonl").write_text("".join(json.dumps({"messages": turns}) + "\n" for turns in conversations()))
+            command(folder, "tokenize chats.jsonl --chat -t hub -o chats")
+            digests = set()
+            for ranks in (1, 2):
+                how = [sys.executable, EXAMPLE, "--json", f"ranks={ranks}", f"name=on-{ranks}"]
+                told = subprocess.run(
+                    how, cwd=folder, check=True, capture_output=True, text=True, env={**os.environ, "MODEL": "hub", "DATA": "chats", "CONTEXT": "128"})
+                (summary,) = (json.loads(line) for line in told.stdout.splitlines() if '"event":"summary"' in line)
+                digests.add(summary["digest"])
+            self.assertEqual(len(digests), 1)
+            away = folder / "runs/on-2/hugging-face"
+            net, again = AutoModelForCausalLM.from_pretrained(away), AutoTokenizer.from_pretrained(away)
+            self.assertIs(type(net), LlamaForCausalLM)
+            self.assertEqual(again.chat_template, made.chat_template)
 
     def encoded(self, made, data):
         """What transformers makes of all conversations, each of which ends with its last answer, and which tokens it says are learnt; and that `data` is the same."""
