@@ -163,7 +163,7 @@ class Conversations(unittest.TestCase):
             with self.assertRaisesRegex(ValueError, "not made together"):
                 dtrain.examples(folder / "data", part="val")
 
-    @in_turn(13)
+    @in_turn(9)
     def test_the_example_has_one_digest_for_any_ranks_and_is_opened_again(self):
         from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM
 
