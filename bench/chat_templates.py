@@ -27,11 +27,26 @@ def turns(*contents, system=None):
     return asked + [{"role": ("user", "assistant")[at % 2], "content": content} for at, content in enumerate(contents)]
 
 
+def record(*messages, **beside):
+    return {"messages": list(messages), **beside}
+
+
+CALL = {"id": "call00001", "type": "function", "function": {"name": "add", "arguments": {"a": 1}}}
+PARAMETERS = {"type": "object", "properties": {"a": {"type": "number"}}}
+TOOL = {"type": "function", "function": {"name": "add", "description": "Adds.", "parameters": PARAMETERS}}
 CONVERSATIONS = [
-    turns("Hi there", "Hello."),
-    turns("One?", "Two.", "Three?", "Four.", system="Be brief."),
-    turns("Q", "<think>\nhm\n</think>\n\nYes.", "R", "<think>\nso\n</think>\n\nNo."),
-    turns(" spaces ", " lead and trail \n"),
+    record(*turns("Hi there", "Hello.")),
+    record(*turns("One?", "Two.", "Three?", "Four.", system="Be brief.")),
+    record(*turns("Q", "<think>\nhm\n</think>\n\nYes.", "R", "<think>\nso\n</think>\n\nNo.")),
+    record(*turns(" spaces ", " lead and trail \n")),
+    # Nobody asked for the first answer.
+    record({"role": "assistant", "content": "Welcome."}, *turns("Hi", "Hello.")),
+    # With what only some templates ask for.
+    record(*turns("Q"), {"role": "assistant", "content": "Yes.", "reasoning_content": "hm so"}),
+    record(
+        *turns("1 and 1?"), {"role": "assistant", "content": "", "tool_calls": [CALL]},
+        {"role": "tool", "content": "2", "name": "add", "tool_call_id": CALL["id"]}, {"role": "assistant", "content": "It is 2."},
+        tools=[TOOL]),
 ]
 
 
@@ -48,13 +63,14 @@ def tokenizer(template):
 def compared(dtrain, made, conversation, says_what_is_learnt):
     """What came of a conversation, in words."""
     try:
-        told = made.apply_chat_template(conversation, return_dict=True, return_assistant_tokens_mask=says_what_is_learnt)
+        told = made.apply_chat_template(
+            conversation["messages"], tools=conversation.get("tools"), return_dict=True, return_assistant_tokens_mask=says_what_is_learnt)
     except Exception as problem:
         told, why = None, str(problem)
     with tempfile.TemporaryDirectory() as folder:
         folder = Path(folder)
         made.save_pretrained(folder / "model")
-        (folder / "chats.jsonl").write_text(json.dumps({"messages": conversation}))
+        (folder / "chats.jsonl").write_text(json.dumps(conversation))
         run = subprocess.run(
             [dtrain, "tokenize", "chats.jsonl", "--chat", "-t", "model", "-o", "data"], cwd=folder, capture_output=True, text=True)
         if run.returncode != 0:

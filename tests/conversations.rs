@@ -108,6 +108,16 @@ fn conversations_become_ids_and_a_mask_of_what_is_learnt() {
     piped.stdin(fs::File::open(path.join("chats.jsonl")).unwrap()).stderr(Stdio::inherit());
     assert!(piped.output().unwrap().status.success());
     assert_eq!(shown(&path.join("piped")), all);
+    // A template that writes earlier turns otherwise makes an example of each answer.
+    let shouting = TEMPLATE.replace(
+        "m.content +",
+        "(m.content | upper if m.role == 'assistant' and not loop.last else m.content) +",
+    );
+    fs::write(path.join("shouting.jinja"), shouting).unwrap();
+    let mut shouting =
+        dtrain(path, "tokenize chats.jsonl --chat -t tok --template shouting.jinja -o shouting");
+    let told = String::from_utf8(shouting.output().unwrap().stderr).unwrap();
+    assert!(told.contains("40 conversations") && told.contains("note: 54 examples of them"), "{told}");
     // A template without the token that ends a text: nobody would know where an answer does.
     fs::write(path.join("endless.jinja"), TEMPLATE.replace("eos_token", "'!'")).unwrap();
     let mut endless = dtrain(path, "tokenize chats.jsonl --chat -t tok --template endless.jinja -o endless");
@@ -145,12 +155,44 @@ fn what_is_learnt_from_conversations_has_the_same_bits_and_answers() {
     assert_eq!(asked["prompt"], "[system] Well.\n[user] Which colour has snow?\n[assistant] ");
     let twice = said(path, "generate chat --chat Which~colour~has~snow? --temperature 0 -t 30 -n 2 -q");
     assert_eq!(twice, "It is white.\n---\nIt is white.\n---\n");
+    let mut piped = dtrain(path, "generate chat --chat - --temperature 0 -t 30 -q");
+    fs::write(path.join("asked.txt"), "Which colour has snow?\n").unwrap();
+    let answer = piped.stdin(fs::File::open(path.join("asked.txt")).unwrap()).output().unwrap().stdout;
+    assert_eq!(String::from_utf8(answer).unwrap(), "It is white.");
+    fs::write(path.join("strange.jsonl"), json!({"messages": [{"role": "user", "content": 3}]}).to_string())
+        .unwrap();
+    let long = json!({"prompt": "Which colour has snow? ".repeat(40), "completion": "white"});
+    fs::write(path.join("question.jsonl"), long.to_string()).unwrap();
     // Of other conversations what is learnt is measured, and of a text all of it.
     let of = |data: &str| json(path, &format!("eval chat --data {data} --json"));
     let (chats, ids) = (of("chats.jsonl"), of("data/train.bin"));
     let learnt = fs::read(path.join("data/train.mask")).unwrap().iter().filter(|byte| *byte & 1 != 0).count();
     assert_eq!((&chats["loss"], chats["tokens"].as_u64()), (&ids["loss"], Some(learnt as u64)));
     assert!(chats["loss"].as_f64().unwrap() < 0.3 && chats["accuracy"].as_f64().unwrap() > 0.9, "{chats}");
+    // Each is measured by itself, though several shared a sample in training.
+    let lines = fs::read_to_string(path.join("chats.jsonl")).unwrap();
+    let [first, second] = [0, 3].map(|number| lines.lines().nth(number).unwrap());
+    fs::write(path.join("both.jsonl"), format!("{first}\n{second}\n")).unwrap();
+    let sums = [("first", first), ("second", second)].map(|(name, line)| {
+        fs::write(path.join(format!("{name}.jsonl")), line).unwrap();
+        let told = of(&format!("{name}.jsonl"));
+        (told["loss"].as_f64().unwrap() * told["tokens"].as_f64().unwrap(), told["tokens"].as_f64().unwrap())
+    });
+    let apart = (sums[0].0 + sums[1].0) / (sums[0].1 + sums[1].1);
+    assert!((of("both.jsonl")["loss"].as_f64().unwrap() - apart).abs() < 1e-6, "{apart}");
+    // A text that happens to be JSON is a text.
+    fs::write(path.join("text.json"), json!({"a": lines}).to_string()).unwrap();
+    assert!(of("text.json")["tokens"].as_u64() > Some(500));
+    refused(
+        path,
+        "eval chat --data strange.jsonl",
+        &["strange.jsonl line 1: message 1: \"content\" is no text", "hint: a conversation is"],
+    );
+    refused(
+        path,
+        "eval chat --data question.jsonl",
+        &["no example of question.jsonl has anything to learn in its first 91 tokens"],
+    );
     fs::remove_file(path.join("data/train.mask")).unwrap();
     assert!(of("data/train.bin")["loss"].as_f64().unwrap() > chats["loss"].as_f64().unwrap());
     // The template goes with the model.
@@ -208,7 +250,13 @@ fn a_talk_goes_on_as_the_same_texts_written_at_once_and_forgets_what_has_no_room
         (vec![json!(sky), json!(grass), json!(sky), json!(grass)], &[json!(first), json!(second)][..])
     );
     assert!(of("forgotten").iter().any(|count| count.as_u64() > Some(0)), "{lines:?}");
-    assert!(beside.is_empty() || beside.contains("the model sees 90 tokens"), "{beside}");
+    assert!(beside.contains("the model sees 90 tokens"), "{beside}");
+    let mut long = dtrain(path, "chat chat -q");
+    fs::write(path.join("long.txt"), sky.repeat(20)).unwrap();
+    let refused = long.stdin(fs::File::open(path.join("long.txt")).unwrap()).output().unwrap();
+    let told = String::from_utf8(refused.stderr).unwrap();
+    assert_eq!(refused.status.code(), Some(2));
+    assert!(told.contains("and the model sees 90") && told.contains("hint: ask a shorter one"), "{told}");
     // The same seed gives the same talk.
     let drawn = || talked(path, "chat --temperature 1 -t 9 -q", &format!("{sky}\n{sky}\n"));
     assert_eq!(drawn(), drawn());
@@ -295,6 +343,11 @@ fn what_is_no_conversation_is_refused_with_its_line_and_leaves_nothing() {
     refused(path, "generate plain --system a", &["--chat"]);
     refused(path, "chat plain", &["has no template of conversations", "hint: "]);
     refused(path, "chat nothing", &["nothing"]);
-    fs::write(path.join("runs/plain/chat_template.jinja"), "{{ raise_exception('not so') }}").unwrap();
+    let template = path.join("runs/plain/chat_template.jinja");
+    fs::write(&template, "{{ raise_exception('not so') }}").unwrap();
     refused(path, "generate plain --chat a", &["not so"]);
+    fs::write(&template, "").unwrap();
+    refused(path, "generate plain --chat a", &["writes nothing of a question", "hint: "]);
+    fs::write(&template, b"caf\xe9").unwrap();
+    refused(path, "generate plain --chat a", &["chat_template.jinja"]);
 }

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Any, Dict, Union
+from typing import Any, Dict, Tuple, Union
 
 #: What a class is that no loss counts, to PyTorch and to transformers.
 IGNORED = -100
 #: The bits of a mask: a token that is learnt, and one that an example begins with.
 LEARNT, BEGINS = 1, 2
+#: So many bytes of a mask are looked at at once.
+PIECE = 1 << 22
 
 
 class Examples:
@@ -29,22 +31,39 @@ class Examples:
         width = bytes_of_ids // tokens if tokens else 0
         if tokens == 0 or bytes_of_ids != tokens * width or width not in (2, 4):
             raise ValueError(f"{file} has {bytes_of_ids} bytes, and {mask} {tokens}: they were not made together")
-        # Mapped: whoever reads them takes no memory for them.
+        # Mapped: what is read of them is the system's to keep.
         self._ids = torch.from_file(str(file), size=tokens, dtype=torch.int16 if width == 2 else torch.int32)
         self._mask = torch.from_file(str(mask), size=tokens, dtype=torch.uint8)
         self._beyond = (1 << 8 * width) - 1
         self.context = context
-        begins = torch.nonzero(self._mask & BEGINS).flatten()
-        ends = torch.cat([begins[1:], torch.tensor([tokens])])
-        ends = torch.minimum(ends, begins + context)
-        # The first token of an example is never predicted.
-        learnt = torch.cat([torch.nonzero(self._mask & LEARNT).flatten(), torch.tensor([tokens])])
-        teaches = learnt[torch.searchsorted(learnt, begins + 1)] < ends
+        begins, teaches = self._found(tokens)
+        if len(begins) == 0 or begins[0] != 0:
+            raise ValueError(f"{mask}: no example begins with its first byte")
+        ends = torch.minimum(torch.cat([begins[1:], torch.tensor([tokens])]), begins + context)
+        teaches = teaches < ends
         #: Examples that have nothing to learn within the context.
         self.left_out = int((~teaches).sum())
         self._begins, self._ends = begins[teaches], ends[teaches]
         if len(self._begins) == 0:
             raise ValueError(f"no example of {file} has anything to learn in its first {context} tokens")
+
+    def _found(self, tokens: int) -> Tuple[Any, Any]:
+        """Where examples begin, and the first token behind that of each that is learnt; of the mask piece by piece, from its end."""
+        import torch
+
+        begins, firsts, next_learnt = [], [], tokens
+        for start in reversed(range(0, tokens, PIECE)):
+            piece = self._mask[start : start + PIECE]
+            if int(piece.max()) > LEARNT | BEGINS:
+                raise ValueError(f"the mask has a byte of {int(piece.max())}, expected 0 to 3")
+            here = torch.nonzero(piece & BEGINS).flatten() + start
+            learnt = torch.cat([torch.nonzero(piece & LEARNT).flatten() + start, torch.tensor([next_learnt])])
+            # The first token of an example is never predicted.
+            begins.append(here)
+            firsts.append(learnt[torch.searchsorted(learnt, here + 1).clamp(max=len(learnt) - 1)])
+            next_learnt = int(learnt[0])
+        begins.reverse(), firsts.reverse()
+        return torch.cat(begins), torch.cat(firsts)
 
     def __len__(self) -> int:
         return len(self._begins)
@@ -72,7 +91,7 @@ def examples(path: Union[str, "os.PathLike[str]"], context: int = 1024, part: st
     A sample is a dictionary of int64 tensors ``[context]``: ``input_ids``, ``attention_mask``, and ``labels``, which are -100 for what is not
     learnt. A model shifts labels itself. An example that is longer loses its end; one that has nothing to learn before that is left out.
 
-    ``part`` is ``"train"`` or ``"val"``. Files are mapped, not read. *Raises* ``FileNotFoundError``, ``ValueError`` with the reason.
+    ``part`` is ``"train"`` or ``"val"``. Files are mapped; the mask is looked through once. *Raises* ``FileNotFoundError``, ``ValueError`` with the reason.
     """
     if not isinstance(context, int) or context < 2:
         raise ValueError(f"context={context}: it is a whole number of at least 2")

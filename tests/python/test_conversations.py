@@ -7,6 +7,7 @@ import subprocess
 import sys
 import tempfile
 import unittest
+import unittest.mock
 from pathlib import Path
 
 import numpy as np
@@ -158,8 +159,18 @@ class Conversations(unittest.TestCase):
                 dtrain.examples(folder / "data", 1)
             with self.assertRaisesRegex(FileNotFoundError, "tokenize --chat"):
                 dtrain.examples(folder / "hub")
+            # What is found of a mask does not depend on how it is cut.
+            whole = dtrain.examples(folder / "data", 40)
+            with unittest.mock.patch("dtrain._examples.PIECE", 7):
+                pieces = dtrain.examples(folder / "data", 40)
+            self.assertTrue(torch.equal(pieces._begins, whole._begins) and torch.equal(pieces._ends, whole._ends))
             mask = folder / "data/val.mask"
-            mask.write_bytes(mask.read_bytes()[:-1])
+            good = mask.read_bytes()
+            for bad, told in [(b"\1" + good[1:], "first byte"), (good[:9] + b"\7" + good[10:], "a byte of 7")]:
+                mask.write_bytes(bad)
+                with self.assertRaisesRegex(ValueError, told):
+                    dtrain.examples(folder / "data", part="val")
+            mask.write_bytes(good[:-1])
             with self.assertRaisesRegex(ValueError, "not made together"):
                 dtrain.examples(folder / "data", part="val")
 

@@ -46,17 +46,23 @@ pub fn run(arguments: &Chat) -> Result<(), CliError> {
         ));
     }
     let mut page = Page::new(tokens.clone());
-    let room = (arguments.tokens as usize).min(context / ROOM);
+    let room = (arguments.tokens as usize).min(context / ROOM).max(1);
     let mut lines = io::stdin().lock().lines();
     for number in 0.. {
         let Some(question) = next(&mut lines, &mut talk, is_talk.then_some(SIGN))? else { break };
-        let asked = talk.ask(question.clone(), room)?;
+        let asked = match talk.ask(question.clone(), room) {
+            Err(error) if is_talk => {
+                error.say();
+                continue;
+            }
+            asked => asked?,
+        };
         if asked.forgotten > 0 {
             let what = amount(asked.forgotten as u64, "question");
             voice.say(&format!("note: {what} from the beginning forgotten: the model sees {context} tokens"));
         }
         let from = asked.prompt.len();
-        let left = u32::try_from(context.saturating_sub(from)).unwrap_or(u32::MAX).max(1);
+        let left = u32::try_from(context - from).unwrap_or(u32::MAX);
         let wanted = Wanted {
             prompt: asked.prompt,
             tokens: arguments.tokens.min(left),
@@ -77,13 +83,19 @@ pub fn run(arguments: &Chat) -> Result<(), CliError> {
         let answer = &text.tokens[from..];
         let rate = answer.len() as f64 / begun.elapsed().as_secs_f64().max(1e-9);
         let said = talk.answered(answer)?;
-        match arguments.output.json {
-            true => {
-                let line = json!({"question": question, "answer": said, "ended": text.has_ended, "forgotten": asked.forgotten});
-                page.line(&line)?;
-            }
-            false => page.end_of_line()?,
+        let shown = match arguments.output.json {
+            true => page.line(&json!({
+                "question": question,
+                "answer": said,
+                "ended": text.has_ended,
+                "forgotten": asked.forgotten,
+            })),
+            false => page.end_of_line(),
+        };
+        if page.is_unread() {
+            return Ok(());
         }
+        shown?;
         if is_talk {
             voice.say(&format!("{} ({rate:.1} a second)", amount(answer.len() as u64, "token")));
         }

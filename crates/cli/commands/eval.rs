@@ -12,7 +12,7 @@ use crate::trained::Trained;
 use crate::whole_file::WholeFile;
 use dtrain_data::{
     Batch, DataError, Dataset, Elements, EvaluationPlan, HeldOutGroups, ImageFiles, Preparation, RowParser,
-    Source, TargetArray, TargetSpec, TextOptions, TokensOptions,
+    Source, TargetArray, TargetSpec, TextOptions, TokensOptions, mask_of,
 };
 use dtrain_engine::device::LossSums;
 use dtrain_engine::{Areas, BatchView, EvaluationCounts, Inputs, Targets};
@@ -375,12 +375,16 @@ fn of_text(
             // Whatever tokenizer lies beside it.
             let vocabulary = Some(classes);
             let path = path.clone();
+            // And by itself, whatever shared a sample in training.
+            let options = TokensOptions { packing: false, ..options };
             Source::Tokens(TokensOptions { path, val_path: None, vocabulary, val_split: 0.0, ..options })
         }
         _ => return Err(CliError::usage("the model was not trained on a text or on token ids")),
     };
     let opened = dtrain_data::open(&source).map_err(|error| {
-        CliError::from(error).renaming(&path.display().to_string(), &given.display().to_string())
+        let given = given.display().to_string();
+        let of = |error: CliError, file: &Path| error.renaming(&file.display().to_string(), &given);
+        of(of(error.into(), &path), &mask_of(&path))
     })?;
     opened.examples.iter().flat_map(notes_of_cuts).for_each(|note| voice.say(&format!("note: {note}")));
     let text = opened.train;

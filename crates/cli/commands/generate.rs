@@ -34,6 +34,9 @@ pub fn run(arguments: &Generate) -> Result<(), CliError> {
                 let question = String::from_utf8(given(Some(asked))?);
                 let question = question.map_err(|_| CliError::usage("the question is no text of UTF-8"))?;
                 let context = trained.preparation.spec().input_width();
+                // What a terminal or `echo` puts behind it is not asked.
+                let question =
+                    if asked == "-" { question.trim_end_matches('\n').to_owned() } else { question };
                 Talk::new(&tokens, context, arguments.system.as_deref())?.ask(question, 0)?.prompt
             }
             None => tokens.prompt(arguments.prompt.as_deref(), &arguments.ids)?,

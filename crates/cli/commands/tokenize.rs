@@ -59,13 +59,14 @@ pub fn run(arguments: &Tokenize) -> Result<(), CliError> {
     let end = end.map(|(name, _)| name);
     if json {
         let of = |name: &str, written: Written| {
-            let Written { texts, bytes, tokens, learnt, unanswered, .. } = written;
+            let Written { texts, bytes, tokens, learnt, examples, unanswered, .. } = written;
             let path = arguments.folder.join(name);
             match learnt {
                 None => json!({"path": path, "texts": texts, "bytes": bytes, "tokens": tokens}),
                 Some(learnt) => json!({
                     "path": path,
                     "conversations": texts,
+                    "examples": examples,
                     "unanswered": unanswered,
                     "bytes": bytes,
                     "tokens": tokens,
@@ -102,7 +103,8 @@ pub fn run(arguments: &Tokenize) -> Result<(), CliError> {
 
 /// Says what a file has.
 fn say(file: &Path, written: Written, end: Option<&str>, voice: Voice) {
-    let Written { texts, bytes: of, tokens, learnt, unanswered, asked_otherwise, has_end } = written;
+    let Written { texts, bytes: of, tokens, learnt, examples, unanswered, asked_otherwise, has_end } =
+        written;
     let rate = of as f64 / tokens as f64;
     let what = if learnt.is_some() { "conversation" } else { "text" };
     let about = format!("{rate:.2} bytes each, {} of {}", amount(texts, what), bytes(of));
@@ -117,6 +119,12 @@ fn say(file: &Path, written: Written, end: Option<&str>, voice: Voice) {
     ));
     if unanswered > 0 {
         voice.say(&format!("  note: {} without an answer left out", amount(unanswered, "conversation")));
+    }
+    if examples > texts - unanswered {
+        voice.say(&format!(
+            "  note: {} of them: the template writes earlier turns otherwise once there are later ones, so each answer has one, with all turns before it",
+            amount(examples, "example")
+        ));
     }
     if asked_otherwise > 0 {
         voice.say(&format!(

@@ -430,7 +430,6 @@ impl Graph<'_> {
         name
     }
 
-    /// Queries and keys turned by their places, and keys and values for each head.
     /// An RMS norm of the last dimension.
     fn rms_norm(&mut self, epsilon: f32, x: &str, gain: &str) -> String {
         let (axis, epsilon) = (self.shape(&[-1]), self.constant(epsilon));
@@ -442,6 +441,7 @@ impl Graph<'_> {
         self.node("Mul", &[&y, gain], vec![])
     }
 
+    /// Queries and keys turned by their places, and keys and values for each head.
     fn rotary(&mut self, [heads, kv_heads, head, time]: [usize; 4], speeds: RotarySpeeds, x: &str) -> String {
         let half = head / 2;
         let table = |of: fn(f64) -> f64| -> Vec<f32> {

@@ -3,6 +3,7 @@
 //! It does not know what an answer is drawn from, nor where it is shown.
 
 use crate::error::CliError;
+use crate::report::amount;
 use crate::run_tokenizer::{self, failed};
 use crate::tokens::Tokens;
 use dtrain_tokenizer::{ChatTemplate, Tokenizer, Turn};
@@ -55,21 +56,38 @@ impl Talk {
 
     /// Asks a question. What was said first is forgotten where the model would not see all of it, with so much room for an answer.
     ///
-    /// *Errors*: the template does not take the turns; a token that the model does not know.
+    /// *Errors*: the template does not take the turns, or writes nothing; a token that the model does not know; a question that is too long by itself where room is asked for. Then
+    /// nothing was asked.
     pub fn ask(&mut self, question: String, room: usize) -> Result<Asked, CliError> {
-        self.turns.push(Turn::new("user", question));
-        let mut forgotten = 0;
-        loop {
-            let turns = [&self.told[..], &self.turns].concat();
+        let question = Turn::new("user", question);
+        for forgotten in 0..=self.turns.len() / 2 {
+            let kept = &self.turns[2 * forgotten..];
+            let turns = [&self.told[..], kept, std::slice::from_ref(&question)].concat();
             let written = self.template.prompt(&turns).map_err(|error| CliError::usage(error.to_string()))?;
             let prompt =
                 run_tokenizer::encode(&self.tokenizer, "the question", written.as_bytes(), self.vocabulary)?;
-            if self.turns.len() == 1 || prompt.len() + room <= self.context {
+            if prompt.is_empty() {
+                let error = CliError::usage("the template of conversations writes nothing of a question");
+                return Err(error.hint("it is the chat_template.jinja in the folder of the run"));
+            }
+            // By itself a question has what room it leaves.
+            let needed = if kept.is_empty() { room.min(1) } else { room };
+            if room == 0 || prompt.len() + needed <= self.context {
+                self.turns.drain(..2 * forgotten);
+                self.turns.push(question);
                 return Ok(Asked { prompt, forgotten });
             }
-            self.turns.drain(..2);
-            forgotten += 1;
+            if kept.is_empty() {
+                let (tokens, context) = (amount(prompt.len() as u64, "token"), self.context);
+                let error = CliError::usage(format!(
+                    "the question has {tokens} with what is written around it, and the model sees {context}"
+                ));
+                return Err(
+                    error.hint("ask a shorter one; data.context of its training is what a model sees")
+                );
+            }
         }
+        unreachable!("without what was said before a question is asked, or too long")
     }
 
     /// What was answered, which is told.

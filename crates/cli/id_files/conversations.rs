@@ -9,8 +9,9 @@ use dtrain_data::{BEGINS, IdWidth, LEARNT, Records, mask_of};
 use dtrain_tokenizer::{ChatEncoder, Conversation, Example, TEMPLATE, Tokenizer, TokenizerError};
 use std::path::{Path, PathBuf};
 
-/// Conversations that are encoded at once, by all cores.
+/// Conversations that are encoded at once, by all cores; or fewer, of so much text. *Units* of the latter: bytes.
 const AT_ONCE: usize = 512;
+const TEXT_AT_ONCE: usize = 4 << 20;
 const FORMS: &str = "a conversation is {\"messages\": [{\"role\": \"user\", \"content\": \"...\"}, {\"role\": \"assistant\", \"content\": \"...\"}]}, {\"prompt\": \"...\", \"completion\": \"...\"} \
                      or {\"instruction\": \"...\", \"output\": \"...\"}";
 
@@ -26,6 +27,8 @@ struct Sink<'a> {
     mask: WholeFile,
     written: Written,
     waiting: Vec<Conversation>,
+    /// How much text they are. *Units*: bytes.
+    text: usize,
     places: Places,
     bytes: Vec<u8>,
 }
@@ -50,6 +53,7 @@ pub fn of_conversations(
         mask: WholeFile::create(&mask_of(path))?,
         written: Written { learnt: Some(0), ..Written::default() },
         waiting: Vec::new(),
+        text: 0,
         places: Vec::new(),
         bytes: Vec::new(),
     };
@@ -59,8 +63,7 @@ pub fn of_conversations(
         let mut records = Records::open(file)?;
         while let Some(record) = records.next() {
             let (line, object) = record?;
-            let conversation =
-                Conversation::of(&object).map_err(|problem| at(file, line, &problem).hint(FORMS))?;
+            let conversation = Conversation::of(&object).map_err(|problem| at(file, line, &problem))?;
             sink.put(conversation, (file, line))?;
             bar.set_position(before + records.read());
         }
@@ -78,16 +81,19 @@ pub fn of_conversations(
     }
 }
 
-fn at(file: &Path, line: u64, problem: &str) -> CliError {
+/// What is wrong with one of them.
+pub fn at(file: &Path, line: u64, problem: &str) -> CliError {
     let file = if file == Path::new("-") { "standard input".into() } else { file.display().to_string() };
-    CliError::usage(format!("{file} line {line}: {problem}"))
+    CliError::usage(format!("{file} line {line}: {problem}")).hint(FORMS)
 }
 
 impl Sink<'_> {
     fn put(&mut self, conversation: Conversation, (file, line): (&Path, u64)) -> Result<(), CliError> {
+        self.text += conversation.bytes();
         self.waiting.push(conversation);
         self.places.push((file.to_owned(), line));
-        if self.waiting.len() == AT_ONCE { self.encode() } else { Ok(()) }
+        let is_enough = self.waiting.len() == AT_ONCE || self.text >= TEXT_AT_ONCE;
+        if is_enough { self.encode() } else { Ok(()) }
     }
 
     fn encode(&mut self) -> Result<(), CliError> {
@@ -112,6 +118,7 @@ impl Sink<'_> {
             }
         }
         self.waiting.clear();
+        self.text = 0;
         self.places.clear();
         Ok(())
     }
@@ -134,6 +141,7 @@ impl Written {
         self.tokens += ids.len() as u64;
         let learnt = is_learnt.iter().filter(|learnt| **learnt).count() as u64;
         self.learnt = self.learnt.map(|before| before + learnt);
+        self.examples += 1;
         self.asked_otherwise += u64::from(*is_asked_otherwise);
         let end = tokenizer.end_of_text().map(|(_, id)| id);
         self.has_end |= ids.iter().zip(is_learnt).any(|(id, learnt)| *learnt && Some(*id) == end);

@@ -16,6 +16,8 @@ pub struct Written {
     pub tokens: u64,
     /// Tokens of answers, where there are conversations.
     pub learnt: Option<u64>,
+    /// Examples that were made of conversations.
+    pub examples: u64,
     /// Conversations without an answer.
     pub unanswered: u64,
     /// Examples with an answer that is asked for otherwise.

@@ -1,6 +1,6 @@
 //! Ids that are wanted for a while, of a file that says by itself what it is.
 
-use super::conversations::of_conversations;
+use super::conversations::{at, of_conversations};
 use super::files::is_read_once;
 use super::texts::of_texts;
 use crate::arguments::FIELD;
@@ -8,12 +8,12 @@ use crate::error::CliError;
 use crate::report::Voice;
 use crate::run_tokenizer;
 use crate::trained::Trained;
-use dtrain_data::{Records, Source, TokensOptions, plain_name};
+use dtrain_data::{DataError, Records, Source, TokensOptions, plain_name};
 use dtrain_tokenizer::Conversation;
 use std::path::{Path, PathBuf};
 use tempfile::TempDir;
 
-/// The ids of a text, a `.jsonl` or a Parquet file, with the folder that is there as long as they are needed; none where no tokenizer of the run says what they
+/// The ids of a text, a `.jsonl`, `.json` or Parquet file of texts or of conversations, with the folder that is there as long as they are needed; none where no tokenizer of the run says what they
 /// are, or the file is one of ids (`.bin`).
 ///
 /// *Errors*: of the text, by file and line; of the disk. *Blocks* to the end.
@@ -46,6 +46,8 @@ pub fn ids_in_passing(
 }
 
 /// Whether the first record of a file of records is a conversation, and no text.
+///
+/// *Errors*: it is a conversation with something wrong, or nothing at all.
 fn is_of_conversations(path: &Path) -> Result<bool, CliError> {
     let name = path.to_string_lossy().to_lowercase();
     let name = plain_name(&name);
@@ -53,8 +55,21 @@ fn is_of_conversations(path: &Path) -> Result<bool, CliError> {
     if !has_records || is_read_once(path) {
         return Ok(false);
     }
-    match Records::open(path)?.next().transpose()? {
-        Some((_, object)) => Ok(!object.contains_key(FIELD) && Conversation::of(&object).is_ok()),
-        None => Ok(false),
+    let records = match Records::open(path) {
+        // It may be a text that happens to be JSON.
+        Err(DataError::NoDocument { .. }) if name.ends_with(".json") => return Ok(false),
+        records => records?,
+    };
+    let Some((line, object)) = { records }.next().transpose()? else { return Ok(false) };
+    if object.contains_key(FIELD) {
+        return Ok(false);
+    }
+    match Conversation::of(&object) {
+        Ok(_) => Ok(true),
+        Err(problem) if TURNS.iter().any(|key| object.contains_key(*key)) => Err(at(path, line, &problem)),
+        Err(_) => Ok(false),
     }
 }
+
+/// Where a conversation has its turns.
+const TURNS: [&str; 2] = ["messages", "conversations"];

@@ -183,9 +183,9 @@ pub fn notes_of_cuts(counts: &ExampleCounts) -> Vec<String> {
 /// What is to be said of examples and their samples before they are trained on.
 pub fn notes_of_examples(counts: &ExampleCounts) -> Vec<String> {
     const HALF: u64 = 2;
-    let ExampleCounts { examples, samples, places, taken, .. } = *counts;
+    let ExampleCounts { places, taken, is_packed, .. } = *counts;
     let mut notes = notes_of_cuts(counts);
-    if samples == examples && HALF * taken < places {
+    if !is_packed && HALF * taken < places {
         let share = 100.0 * taken as f64 / places as f64;
         notes.push(format!(
             "examples fill {share:.0} % of their samples; data.packing=on puts several into one"

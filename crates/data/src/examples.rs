@@ -26,17 +26,19 @@ pub fn mask_of(ids: &Path) -> PathBuf {
     ids.with_extension("mask")
 }
 
-/// How examples lie in the samples of a part.
+/// How the examples that are trained on lie in samples.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ExampleCounts {
     /// How many there are.
     pub examples: u64,
     /// In how many samples.
     pub samples: u64,
-    /// Places in all samples, and those that a token of an example takes.
+    /// Places in all samples.
     pub places: u64,
-    /// The latter.
+    /// Those that a token of an example takes.
     pub taken: u64,
+    /// Whether several may share a sample.
+    pub is_packed: bool,
     /// Examples that lost their end.
     pub cut: u64,
     /// Those that have nothing to learn where a sample ends, and are nowhere.
@@ -80,28 +82,42 @@ impl Mask {
         self.bytes[place] & LEARNT != 0
     }
 
-    /// Where the examples lie that have something to learn in their first `context + 1` tokens, each cut there; and what becomes of the others.
-    fn examples(&self, context: usize) -> (Vec<Range<usize>>, ExampleCounts) {
-        let mut counts = ExampleCounts::default();
+    /// Where the examples lie, each cut behind its first `context + 1` tokens, and which of them have something to learn there.
+    fn examples(&self, context: usize) -> impl Iterator<Item = Found> {
         let begins = |from: usize| {
             let next = self.bytes[from..].iter().position(|byte| byte & BEGINS != 0);
             next.map_or(self.bytes.len(), |place| from + place)
         };
-        let mut all = Vec::new();
         let mut start = 0;
-        while start < self.bytes.len() {
+        std::iter::from_fn(move || {
+            if start >= self.bytes.len() {
+                return None;
+            }
             let end = begins(start + 1);
             let kept = start..end.min(start + context + 1);
-            let teaches = kept.clone().skip(1).any(|place| self.is_learnt(place));
-            counts.cut += u64::from(teaches && kept.end < end);
-            counts.left_out += u64::from(!teaches);
-            if teaches {
-                all.push(kept);
-            }
             start = end;
-        }
-        (all, counts)
+            let teaches = kept.clone().skip(1).any(|place| self.is_learnt(place));
+            Some(Found { is_cut: kept.end < end, kept, teaches })
+        })
     }
+}
+
+/// An example in a file.
+struct Found {
+    kept: Range<usize>,
+    is_cut: bool,
+    teaches: bool,
+}
+
+/// How examples become samples.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Cuts {
+    /// Places of a sample.
+    pub context: usize,
+    /// How many ids there are.
+    pub vocabulary: u32,
+    /// Whether several examples share a sample.
+    pub is_packed: bool,
 }
 
 /// The samples of one part.
@@ -123,29 +139,32 @@ pub(crate) struct Parts {
 }
 
 impl Examples {
-    /// The parts of a file; a share of its examples at the end may be held out. `packs`: whether several examples share a sample.
+    /// The parts of a file; a share of its examples at the end may be held out.
     ///
     /// *Errors*: a context of 0, a share that is none, a part without an example to learn from.
-    pub fn split(
-        ids: &Arc<Ids>,
-        mask: Mask,
-        (context, vocabulary, packs): (usize, u32, bool),
-        val_split: f64,
-    ) -> Result<Parts, DataError> {
+    pub fn split(ids: &Arc<Ids>, mask: Mask, cuts: Cuts, val_split: f64) -> Result<Parts, DataError> {
+        let Cuts { context, vocabulary, is_packed } = cuts;
         if context == 0 {
             return Err(DataError::Option { option: "context", got: "0".into(), expected: "at least 1" });
         }
-        let (mut all, counts) = mask.examples(context);
+        let mut all: Vec<Range<usize>> =
+            mask.examples(context).filter(|found| found.teaches).map(|found| found.kept).collect();
         if all.is_empty() {
             return Err(DataError::NothingLearnt { file: mask.file, tokens: context + 1 });
         }
         let held_out = held_out_count(val_split, all.len() as u64)?;
         let held_out = all.split_off(all.len() - held_out as usize);
+        let end = held_out.first().map_or(ids.len(), |first| first.start);
+        let mut counts = ExampleCounts { is_packed, ..ExampleCounts::default() };
+        for found in mask.examples(context).take_while(|found| found.kept.start < end) {
+            counts.cut += u64::from(found.teaches && found.is_cut);
+            counts.left_out += u64::from(!found.teaches);
+        }
         let mask = Arc::new(mask);
         let part = |all: Vec<Range<usize>>| {
             let (ids, mask) = (Arc::clone(ids), Arc::clone(&mask));
             let samples =
-                if packs { packed(&all, context) } else { (0..all.len()).map(|at| vec![at]).collect() };
+                if is_packed { packed(&all, context) } else { (0..all.len()).map(|at| vec![at]).collect() };
             let firsts =
                 samples.iter().scan(0, |next, sample| Some(std::mem::replace(next, *next + sample.len())));
             let firsts = firsts.collect();

@@ -81,7 +81,7 @@ impl Ids {
         if file.extension().is_some_and(|end| end == "gz" || end == "zst") {
             return Err(found(
                 "compressed",
-                "unpack it with gunzip; files of token ids are mapped as they are",
+                "unpack it (gunzip, unzstd); files of token ids are mapped as they are",
             ));
         }
         if info.len() == 0 {

@@ -16,6 +16,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 const NEEDS: &str = "it is a .jsonl, a .json or a .parquet file; all but Parquet may be .gz or .zst";
+const BYTE_ORDER: &[u8] = &[0xef, 0xbb, 0xbf];
 pub(crate) const PARQUET: &[u8] = b"PAR1";
 /// The longest line of a JSON Lines file: what is longer is no line. *Units*: bytes.
 const LONGEST_LINE: u64 = 1 << 30;
@@ -164,10 +165,12 @@ pub(crate) fn next_object(
         if bytes.is_empty() {
             return Ok(None);
         }
-        if bytes.trim_ascii().is_empty() {
+        // Some programs begin a file with a mark of the order of bytes.
+        let text = bytes.strip_prefix(if *line == 1 { BYTE_ORDER } else { b"" }).unwrap_or(&bytes);
+        if text.trim_ascii().is_empty() {
             continue;
         }
-        let object = serde_json::from_slice(&bytes);
+        let object = serde_json::from_slice(text);
         return object
             .map(Some)
             .map_err(|error| wrong(file, Some(*line), format!("it is no JSON object: {error}")));
@@ -180,7 +183,11 @@ fn list(path: &Path, reader: &mut dyn BufRead) -> Result<Kind, DataError> {
     let read = reader.take(LONGEST_LIST).read_to_end(&mut bytes);
     read.map_err(|source| DataError::io(path, NEEDS, source))?;
     let elements: Result<Vec<Value>, _> = serde_json::from_slice(&bytes);
-    let problem = |error| format!("it is no JSON list, which a .json file of records is: {error}");
+    let problem = |error| {
+        format!(
+            "it is no JSON list, which a .json file of records is ({error}); JSON Lines are called .jsonl"
+        )
+    };
     let elements = elements.map_err(|error| wrong(path, None, problem(error)))?;
     Ok(Kind::List { elements: elements.into_iter(), number: 0 })
 }

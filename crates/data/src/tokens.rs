@@ -3,7 +3,7 @@
 //! An id beyond the vocabulary is found when its sample is read. Of a tokenizer that lies beside them it knows how many ids it has, and not which
 //! text an id stands for.
 
-use crate::examples::{Examples, Mask, Parts, mask_of};
+use crate::examples::{Cuts, Examples, Mask, Parts, mask_of};
 use crate::ids::{IdWidth, Ids, NEEDS};
 use crate::windows::Windows;
 use crate::{DataError, Dataset, Opened, SampleSlot, SampleSpec};
@@ -172,9 +172,9 @@ fn examples(
     val_ids: Option<Arc<Ids>>,
     vocabulary: u32,
 ) -> Result<Opened, DataError> {
-    let how = (options.context, vocabulary, options.packing);
+    let cuts = Cuts { context: options.context, vocabulary, is_packed: options.packing };
     let share = if val_ids.is_some() { 0.0 } else { options.val_split };
-    let Parts { train, val, counts } = Examples::split(&ids, mask, how, share)?;
+    let Parts { train, val, counts } = Examples::split(&ids, mask, cuts, share)?;
     let val = match val_ids {
         None => val,
         Some(ids) => {
@@ -182,7 +182,7 @@ fn examples(
                 file: mask_of(ids.file()),
                 problem: "it is not there, and the ids to train on have one".into(),
             })?;
-            Some(Examples::split(&ids, mask, how, 0.0)?.train)
+            Some(Examples::split(&ids, mask, cuts, 0.0)?.train)
         }
     };
     train.check(0)?;

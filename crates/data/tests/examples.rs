@@ -56,7 +56,15 @@ fn each_example_has_a_sample_and_targets_are_what_is_learnt() {
         N, 7, 8, 9, 10,
         23, 24, 25, 26, 27,
     ]);
-    let counts = ExampleCounts { examples: 3, samples: 3, places: 15, taken: 13, cut: 1, left_out: 1 };
+    let counts = ExampleCounts {
+        examples: 3,
+        samples: 3,
+        places: 15,
+        taken: 13,
+        is_packed: false,
+        cut: 1,
+        left_out: 1,
+    };
     assert_eq!((opened.examples, opened.val.is_none()), (Some(counts), true));
 }
 
@@ -76,7 +84,15 @@ fn packed_examples_share_samples_and_none_predicts_the_next() {
         2, 3, N, N, 12,
         5, 6, 7, 8, 14,
     ]);
-    let counts = ExampleCounts { examples: 4, samples: 2, places: 10, taken: 10, cut: 0, left_out: 0 };
+    let counts = ExampleCounts {
+        examples: 4,
+        samples: 2,
+        places: 10,
+        taken: 10,
+        is_packed: true,
+        cut: 0,
+        left_out: 0,
+    };
     assert_eq!(opened.examples, Some(counts));
 }
 
@@ -151,6 +167,7 @@ fn records_are_lines_elements_of_a_list_and_rows() {
     let list = zstd::encode_all(&b"[{}, {}, {}]"[..], 3).unwrap();
     assert_eq!(at("a.json.zst", &list).unwrap().len(), 3);
     assert_eq!(at("a.json", b"[{\"a\": 1}, {}]").unwrap(), [(1, json!({"a": 1})), (2, json!({}))]);
+    assert_eq!(at("m.jsonl", b"\xef\xbb\xbf{\"a\": 1}\n").unwrap(), [(1, json!({"a": 1}))]);
     for (name, bytes, words) in [
         ("b.jsonl", &b"{\"a\": 1}\n3"[..], "b.jsonl line 2: it is no JSON object"),
         ("b.json", b"{\"a\": 1}", "b.json: it is no JSON list"),

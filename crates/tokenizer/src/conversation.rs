@@ -2,7 +2,7 @@
 //!
 //! It does not know files.
 
-use crate::chat::{ChatTemplate, Part, Text, Turn};
+use crate::chat::{CALLS, ChatTemplate, Part, Text, Turn};
 use crate::error::TokenizerError;
 use crate::tokenizer::{Tokenizer, fails};
 use serde_json::{Map, Value};
@@ -11,7 +11,12 @@ use serde_json::{Map, Value};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Conversation {
     /// Who says what; a template says how that is written.
-    Turns(Vec<Turn>),
+    Turns {
+        /// In order.
+        turns: Vec<Turn>,
+        /// What the assistant may call.
+        tools: Vec<Value>,
+    },
     /// A text that another one goes on with, which alone is learnt; both as they are.
     Completion {
         /// What is only read.
@@ -36,38 +41,62 @@ pub struct Example {
 
 impl Conversation {
     /// That of a JSON object: `messages` (of `role` and `content`), `conversations` (of `from` and `value`, as ShareGPT has them), `prompt` and `completion`
-    /// (texts, or messages), or `instruction`, `input` and `output` (as Alpaca has them).
+    /// (texts, or messages), or `instruction`, `input` and `output` (as Alpaca has them). All but texts may have `tools`, and a `system` that is said first.
     ///
     /// *Errors*: in words, what is wrong with it.
     pub fn of(object: &Map<String, Value>) -> Result<Self, String> {
         let get = |name: &str| object.get(name).filter(|value| !value.is_null());
-        if let Some(messages) = get("messages").or_else(|| get("conversations")) {
-            return turns(messages).map(Self::Turns);
-        }
-        if let (Some(prompt), Some(completion)) = (get("prompt"), get("completion")) {
-            return match (prompt, completion) {
+        let mut said = if let Some(messages) = get("messages").or_else(|| get("conversations")) {
+            turns(messages)?
+        } else if let (Some(prompt), Some(completion)) = (get("prompt"), get("completion")) {
+            match (prompt, completion) {
                 (Value::String(prompt), Value::String(completion)) => {
-                    Ok(Self::Completion { prompt: prompt.clone(), completion: completion.clone() })
+                    return Ok(Self::Completion { prompt: prompt.clone(), completion: completion.clone() });
                 }
-                (Value::Array(_), Value::Array(_)) => {
-                    Ok(Self::Turns([turns(prompt)?, turns(completion)?].concat()))
+                (Value::Array(_), Value::Array(_)) => [turns(prompt)?, turns(completion)?].concat(),
+                _ => {
+                    return Err(
+                        "\"prompt\" and \"completion\" are two texts, or two lists of messages".into()
+                    );
                 }
-                _ => Err("\"prompt\" and \"completion\" are two texts, or two lists of messages".into()),
-            };
-        }
-        if let (Some(instruction), Some(output)) = (get("instruction"), get("output")) {
+            }
+        } else if let (Some(instruction), Some(output)) = (get("instruction"), get("output")) {
             let asked = match get("input").map(|input| text_of(input, "input")).transpose()? {
                 Some(input) if !input.is_empty() => {
                     format!("{}\n\n{input}", text_of(instruction, "instruction")?)
                 }
                 _ => text_of(instruction, "instruction")?,
             };
-            return Ok(Self::Turns(vec![
-                Turn::new("user", asked),
-                Turn::new("assistant", text_of(output, "output")?),
-            ]));
+            vec![Turn::new("user", asked), Turn::new("assistant", text_of(output, "output")?)]
+        } else {
+            return Err("it has no \"messages\", \"conversations\", \"prompt\" and \"completion\", nor \"instruction\" and \"output\"".into());
+        };
+        let system = get("system").map(|system| text_of(system, "system")).transpose()?;
+        if let Some(system) = system.filter(|system| !system.is_empty()) {
+            said.insert(0, Turn::new("system", system));
         }
-        Err("it has no \"messages\", \"conversations\", \"prompt\" and \"completion\", nor \"instruction\" and \"output\"".into())
+        let tools = match get("tools") {
+            None => Vec::new(),
+            Some(Value::Array(tools)) => tools.clone(),
+            // As tables have them.
+            Some(Value::String(text)) if text.trim().is_empty() => Vec::new(),
+            Some(Value::String(text)) => {
+                serde_json::from_str(text).map_err(|_| "\"tools\" is no list in JSON".to_owned())?
+            }
+            Some(_) => return Err("\"tools\" is no list".into()),
+        };
+        Ok(Self::Turns { turns: said, tools })
+    }
+
+    /// About how much is to be encoded of it. *Units*: bytes.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        match self {
+            Self::Turns { turns, .. } => {
+                turns.iter().filter_map(|turn| turn.content.as_ref()).map(String::len).sum()
+            }
+            Self::Completion { prompt, completion } => prompt.len() + completion.len(),
+        }
     }
 }
 
@@ -92,16 +121,22 @@ fn turn(message: &Value) -> Result<Turn, String> {
         "gpt" | "chatgpt" | "bot" => "assistant".to_owned(),
         role => role.to_owned(),
     };
-    let content = message.get("content").or_else(|| message.get("value"));
-    let content = match content.ok_or("it has no \"content\"")? {
-        Value::Array(parts) => {
+    let calls = message.get(CALLS).and_then(Value::as_array).is_some_and(|calls| !calls.is_empty());
+    let content = match message.get("content").or_else(|| message.get("value")) {
+        None | Some(Value::Null) if calls => None,
+        None => return Err("it has no \"content\"".into()),
+        Some(Value::Array(parts)) => {
             let text = |part: &Value| part.get("text").and_then(Value::as_str).map(str::to_owned);
             let texts: Option<String> = parts.iter().map(text).collect();
-            texts.ok_or("its \"content\" has parts that are no texts")?
+            Some(texts.ok_or("its \"content\" has parts that are no texts")?)
         }
-        content => text_of(content, "content")?,
+        Some(content) => Some(text_of(content, "content")?),
     };
-    Ok(Turn { role, content })
+    let is_more = |(key, value): &(&String, &Value)| {
+        !["role", "from", "content", "value"].contains(&key.as_str()) && !value.is_null()
+    };
+    let more = message.iter().filter(is_more).map(|(key, value)| (key.clone(), value.clone()));
+    Ok(Turn { role, content, more: more.collect() })
 }
 
 /// Turns conversations into tokens. Threads may share it.
@@ -145,7 +180,13 @@ impl<'a> ChatEncoder<'a> {
         }
         let whole = |text: &Text| text.parts.iter().map(|part| part.text.as_str()).collect::<String>();
         let all: Vec<String> = texts.iter().map(|(_, text)| whole(text)).collect();
-        let encoded = self.placing.encode_batch(all, false).map_err(|error| (0, fails(error)))?;
+        let encoded =
+            self.placing.encode_batch(all.iter().map(String::as_str).collect(), false).map_err(|error| {
+                // Whose it is is found by each alone.
+                let is_it = |text: &String| self.placing.encode(text.as_str(), false).is_err();
+                let number = all.iter().position(is_it).map_or(0, |at| texts[at].0);
+                (number, fails(error))
+            })?;
         let mut examples = vec![Vec::new(); conversations.len()];
         for ((number, text), encoding) in texts.iter().zip(&encoded) {
             let mut example = self.example(&text.parts, encoding).map_err(|error| (*number, error))?;
@@ -181,8 +222,8 @@ impl<'a> ChatEncoder<'a> {
 
     fn texts(&self, conversation: &Conversation) -> Result<Vec<Text>, TokenizerError> {
         match (conversation, &self.template) {
-            (Conversation::Turns(turns), Some(template)) => template.texts(turns),
-            (Conversation::Turns(_), None) => {
+            (Conversation::Turns { turns, tools }, Some(template)) => template.texts(turns, tools),
+            (Conversation::Turns { .. }, None) => {
                 Err(TokenizerError::Template("the tokenizer has no chat template".into()))
             }
             (Conversation::Completion { prompt, completion }, _) => {
@@ -228,7 +269,8 @@ mod tests {
 
     #[test]
     fn conversations_are_read_as_people_write_them() {
-        let expected = Conversation::Turns(vec![Turn::new("user", "Q"), Turn::new("assistant", "A")]);
+        let of_turns = |turns: Vec<Turn>| Conversation::Turns { turns, tools: Vec::new() };
+        let expected = of_turns(vec![Turn::new("user", "Q"), Turn::new("assistant", "A")]);
         let (user, assistant) =
             (json!({"role": "user", "content": "Q"}), json!({"role": "assistant", "content": "A"}));
         for object in [
@@ -243,7 +285,15 @@ mod tests {
         }
         let asked = of(&json!({"instruction": "Add", "input": "1 2", "output": "3"}));
         let turns = vec![Turn::new("user", "Add\n\n1 2"), Turn::new("assistant", "3")];
-        assert_eq!(asked, Ok(Conversation::Turns(turns)));
+        assert_eq!(asked, Ok(of_turns(turns)));
+        let told = json!({"conversations": [user], "system": "S", "tools": "[{\"name\": \"add\"}]"});
+        let turns = vec![Turn::new("system", "S"), Turn::new("user", "Q")];
+        assert_eq!(of(&told), Ok(Conversation::Turns { turns, tools: vec![json!({"name": "add"})] }));
+        let called = of(
+            &json!({"messages": [{"role": "assistant", "content": null, "tool_calls": [{"name": "add"}], "name": null}]}),
+        );
+        let more = Map::from_iter([("tool_calls".to_owned(), json!([{"name": "add"}]))]);
+        assert_eq!(called, Ok(of_turns(vec![Turn { role: "assistant".into(), content: None, more }])));
         let completion = Conversation::Completion { prompt: "Q".into(), completion: "A".into() };
         assert_eq!(of(&json!({"prompt": "Q", "completion": "A"})), Ok(completion));
     }
@@ -259,6 +309,9 @@ mod tests {
             (json!({"messages": [{"role": "user", "content": null}]}), "\"content\" is no text"),
             (json!({"messages": [{"role": "user", "content": [{"type": "image"}]}]}), "no texts"),
             (json!({"prompt": "a", "completion": []}), "two texts"),
+            (json!({"messages": [], "tools": 3}), "\"tools\" is no list"),
+            (json!({"messages": [], "tools": "add"}), "no list in JSON"),
+            (json!({"messages": [], "system": 3}), "\"system\" is no text"),
             (json!({"instruction": 3, "output": "a"}), "\"instruction\" is no text"),
         ] {
             let problem = of(&object).unwrap_err();
@@ -274,7 +327,8 @@ mod tests {
         let encoder = ChatEncoder::new(&tokenizer).unwrap();
         assert!(encoder.has_template());
         let turns = |all: &[(&str, &str)]| {
-            Conversation::Turns(all.iter().map(|(role, content)| Turn::new(role, *content)).collect())
+            let turns = all.iter().map(|(role, content)| Turn::new(role, *content)).collect();
+            Conversation::Turns { turns, tools: Vec::new() }
         };
         let all = [
             turns(&[("user", "hm"), ("assistant", "so"), ("user", "x")]),

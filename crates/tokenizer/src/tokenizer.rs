@@ -51,10 +51,12 @@ impl Tokenizer {
             Ok(settings) => opened.with_settings(settings),
             Err(_) => opened,
         };
-        Ok(match fs::read_to_string(file.with_file_name(TEMPLATE)) {
-            Ok(template) => opened.with_template(template),
-            Err(_) => opened,
-        })
+        let template = file.with_file_name(TEMPLATE);
+        match fs::read_to_string(&template) {
+            Ok(text) => Ok(opened.with_template(text)),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(opened),
+            Err(source) => Err(TokenizerError::Unreadable { file: template, source }),
+        }
     }
 
     /// The same with a template of conversations of its own.
