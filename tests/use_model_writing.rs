@@ -97,6 +97,11 @@ fn a_text_depends_on_its_prompt_the_seed_and_its_number_alone() {
     for how in ["--ranks 2", "--ranks 3 --batch 1", "--ranks 9", "--batch 2"] {
         assert!(bytes(path, &format!("t -n 5 -t 50 --prompt a {how}")) == exact, "{how}");
     }
+    // A prompt that several texts have is read once, in whatever parts they are written.
+    let exact = bytes(path, "t -n 5 -t 30 --prompt a~day~of~rain --ranks 1");
+    for how in ["--ranks 1 --batch 1", "--ranks 1 --batch 2", "--ranks 2 --batch 2"] {
+        assert!(bytes(path, &format!("t -n 5 -t 30 --prompt a~day~of~rain {how}")) == exact, "{how}");
+    }
     assert!(five.starts_with(&generate(path, "t -n 3 -t 50 --prompt a")));
     let one = generate(path, "t -t 50 --prompt a");
     assert!(five.starts_with(&format!("{one}\n---\n")), "a file has nothing but the text: {one:?}");

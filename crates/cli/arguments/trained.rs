@@ -38,9 +38,12 @@ Examples:
 
 pub(super) const CHAT_EXAMPLES: &str = "\
 Examples:
-  dtrain chat runs/chats                                     a question a line; /new begins anew, /exit or Ctrl-D ends
-  dtrain chat runs/chats --system \"Answer in rhymes.\"      the model is told this first
-  dtrain chat runs/chats --temperature 0 --json < asked.txt  for programs: a line of JSON for each answer";
+  dtrain chat runs/chats                                a question a line
+  dtrain chat runs/chats --system \"Answer in rhymes.\"   what it is told first
+  dtrain chat runs/chats --json < asked.txt             for programs
+
+/new begins anew, /exit or Ctrl-D ends. What was said is a part of each question;
+the oldest questions and their answers are forgotten where there is no room for all.";
 
 pub(super) const EXPORT_EXAMPLES: &str = "\
 Examples:

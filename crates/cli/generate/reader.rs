@@ -24,9 +24,19 @@ pub struct TextReader<'a> {
     maker: Maker<'a>,
     /// Places that the texts will have, of those that the model sees.
     places: usize,
+    begun: Begun,
     reads: Reads,
     /// The outputs behind the last token of each text.
     newest: Vec<f32>,
+}
+
+/// What texts begin with.
+#[derive(Clone, Copy, Debug, Default)]
+struct Begun {
+    /// How many there are.
+    texts: usize,
+    /// How many tokens all of them begin with.
+    common: usize,
 }
 
 /// What replicas are made of.
@@ -57,6 +67,7 @@ struct Decoder {
     seen: usize,
     /// What they were of the first.
     first: Vec<u32>,
+    begun: Begun,
     ids: Vec<u32>,
 }
 
@@ -92,16 +103,15 @@ impl<'a> TextReader<'a> {
         let vocabulary = spec.classes().unwrap_or(0) as usize;
         let maker = Maker { trained, whole, seat, rows, context: spec.input_width(), vocabulary };
         let newest = vec![0.0; rows as usize * vocabulary];
-        Self { maker, places: 0, reads: Reads::Unknown, newest }
+        Self { maker, places: 0, begun: Begun::default(), reads: Reads::Unknown, newest }
     }
 
-    /// Other texts from here on, which begin like this and will have at most so many tokens. Of one text alone, what it has in common with the one before is not read again.
-    pub fn begin(&mut self, prompt: &[u32], longest: usize) {
+    /// So many other texts from here on, which begin like this and will have at most so many tokens. What they have in common with those before is not read again.
+    pub fn begin(&mut self, texts: usize, prompt: &[u32], longest: usize) {
         self.places = longest.min(self.maker.context);
+        self.begun = Begun { texts, common: prompt.len() };
         match &mut self.reads {
-            Reads::Newest(decoder) if decoder.places >= self.places => {
-                decoder.begin(if self.maker.rows == 1 { prompt } else { &[] });
-            }
+            Reads::Newest(decoder) if decoder.places >= self.places => decoder.begin(self.begun, prompt),
             reads => {
                 // Texts that grew once grow again, as a talk does.
                 if let Reads::Newest(_) = reads {
@@ -116,11 +126,11 @@ impl<'a> TextReader<'a> {
     ///
     /// *Errors*: of the model or its device. *Blocks* while it computes.
     pub fn outputs_behind(&mut self, texts: &[Vec<u32>]) -> Result<impl Iterator<Item = &[f32]>, CliError> {
-        let Self { maker, places, reads, newest } = self;
+        let Self { maker, places, begun, reads, newest } = self;
         let tokens = texts[0].len();
         match reads {
             Reads::Unknown if tokens <= maker.context => {
-                *reads = maker.decoder(*places)?.map_or(Reads::All(None), Reads::Newest);
+                *reads = maker.decoder(*places, *begun)?.map_or(Reads::All(None), Reads::Newest);
             }
             // From here on each token moves all others by a place.
             Reads::Unknown | Reads::Newest(_) if tokens > maker.context => *reads = Reads::All(None),
@@ -148,14 +158,14 @@ impl<'a> TextReader<'a> {
 
 impl Maker<'_> {
     /// One that keeps what it saw, of so many places, where model and device can.
-    fn decoder(&self, places: usize) -> Result<Option<Box<Decoder>>, CliError> {
+    fn decoder(&self, places: usize, begun: Begun) -> Result<Option<Box<Decoder>>, CliError> {
         let Seat::Cores(threads) = self.seat else { return Ok(None) };
         let texts = self.rows as usize;
         let tokens = texts * AT_ONCE.div_ceil(texts);
         let replica = self.trained.decoder(tokens, KvCache { texts, places }, threads, self.whole)?;
         let ids = Vec::with_capacity(tokens);
         let first = Vec::with_capacity(places);
-        Ok(replica.map(|replica| Box::new(Decoder { replica, places, seen: 0, first, ids })))
+        Ok(replica.map(|replica| Box::new(Decoder { replica, places, seen: 0, first, begun, ids })))
     }
 
     /// How long the window for so many tokens is: by their number alone, so that the bits are.
@@ -175,10 +185,17 @@ impl Maker<'_> {
 }
 
 impl Decoder {
-    /// Goes back to what it has seen of a text that begins like this. The last token is read again, for what comes behind it.
-    fn begin(&mut self, prompt: &[u32]) {
+    /// Goes back to what it has seen of texts that begin like this. The last token is read again, for what comes behind it.
+    fn begin(&mut self, begun: Begun, prompt: &[u32]) {
         let same = self.first.iter().zip(prompt).take_while(|(a, b)| a == b).count();
+        let same = match self.begun.texts {
+            1 if begun.texts == 1 => same,
+            // Of several it is known what all of them began with.
+            before if begun.texts <= before => same.min(self.begun.common),
+            _ => 0,
+        };
         self.seen = same.min(prompt.len().saturating_sub(1));
+        self.begun = begun;
     }
 
     /// Reads what is new of texts, and writes the outputs behind the last token of each.

@@ -58,7 +58,7 @@ impl<'a> Scribe<'a> {
         let (mut room, mut newest) = (Vec::new(), vec![0; count]);
         // How long each is that has ended. It goes on with the others, which are as long, and nobody hears of it.
         let mut ended = vec![None; count];
-        self.0.begin(&wanted.prompt, wanted.prompt.len() + wanted.tokens as usize);
+        self.0.begin(count, &wanted.prompt, wanted.prompt.len() + wanted.tokens as usize);
         for place in 0..wanted.tokens {
             let outputs = self.0.outputs_behind(&texts)?;
             for ((number, newest), outputs) in numbers.clone().zip(&mut newest).zip(outputs) {
