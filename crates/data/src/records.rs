@@ -79,9 +79,7 @@ impl Records {
     #[must_use]
     pub fn read(&self) -> u64 {
         match &self.kind {
-            Kind::Rows { row, count, .. } => {
-                (self.size.unwrap_or(0) as f64 * (*row as f64 / (*count).max(1) as f64)) as u64
-            }
+            Kind::Rows { row, count, .. } => read_by_rows(self.size, *row, *count),
             _ => self.read.load(Ordering::Relaxed),
         }
     }
@@ -124,6 +122,11 @@ impl Iterator for Records {
         }
         record.transpose()
     }
+}
+
+/// How much of a file is read by its rows. *Units*: bytes.
+pub(crate) fn read_by_rows(size: Option<u64>, row: u64, count: u64) -> u64 {
+    (size.unwrap_or(0) as f64 * (row as f64 / count.max(1) as f64)) as u64
 }
 
 fn wrong(file: &Path, line: Option<u64>, problem: String) -> DataError {

@@ -5,7 +5,7 @@
 use crate::DataError;
 use crate::bytes::{Counted, plain_name, unpacked};
 use crate::parquet_text::guarded;
-use crate::records::{begins_as_parquet, next_object, opened};
+use crate::records::{begins_as_parquet, next_object, opened, read_by_rows};
 use parquet::file::reader::{FileReader, SerializedFileReader};
 use parquet::record::reader::RowIter;
 use parquet::record::{Field, RowAccessor};
@@ -99,9 +99,7 @@ impl Texts {
     #[must_use]
     pub fn read(&self) -> u64 {
         match &self.kind {
-            Kind::Rows { row, count, .. } => {
-                (self.size.unwrap_or(0) as f64 * (*row as f64 / (*count).max(1) as f64)) as u64
-            }
+            Kind::Rows { row, count, .. } => read_by_rows(self.size, *row, *count),
             _ => self.read.load(Ordering::Relaxed),
         }
     }
