@@ -33,6 +33,16 @@ impl Tokens {
         Ok(Some(known.unwrap_or(Self::Ids(vocabulary))))
     }
 
+    /// Those of a model of texts.
+    ///
+    /// *Errors*: it is no such model; its tokenizer cannot be read.
+    pub fn of_texts(trained: &Trained) -> Result<Self, CliError> {
+        Self::of(trained)?.ok_or_else(|| {
+            let error = CliError::usage(format!("{} is no model of texts", trained.run.path.display()));
+            error.hint("`dtrain predict` says what it makes of samples")
+        })
+    }
+
     /// The tokens of a line of a text; none where nobody knows them.
     ///
     /// *Errors*: it is no text, or has a token that the model does not know.

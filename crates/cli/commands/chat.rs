@@ -26,10 +26,7 @@ pub fn run(arguments: &Chat) -> Result<(), CliError> {
     let trained = Trained::open(&arguments.run)?;
     let voice = Voice::of(arguments.output);
     trained.say_notes(voice);
-    let tokens = Tokens::of(&trained)?.ok_or_else(|| {
-        let error = CliError::usage(format!("{} is no model of texts", trained.run.path.display()));
-        error.hint("`dtrain predict` says what it makes of samples")
-    })?;
+    let tokens = Tokens::of_texts(&trained)?;
     let context = trained.preparation.spec().input_width();
     let mut talk = Talk::new(&tokens, context, arguments.system.as_deref())?;
     let gpus = trained.gpus(&arguments.devices, |words| voice.say(words))?;

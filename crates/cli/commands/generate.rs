@@ -24,10 +24,7 @@ pub fn run(arguments: &Generate) -> Result<(), CliError> {
     let trained = Trained::open(&arguments.run)?;
     let voice = Voice::of(arguments.output);
     trained.say_notes(voice);
-    let tokens = Tokens::of(&trained)?.ok_or_else(|| {
-        let error = CliError::usage(format!("{} is no model of texts", trained.run.path.display()));
-        error.hint("`dtrain predict` says what it makes of samples")
-    })?;
+    let tokens = Tokens::of_texts(&trained)?;
     let wanted = Wanted {
         prompt: match &arguments.chat {
             Some(asked) => {
