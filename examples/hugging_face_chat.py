@@ -7,7 +7,7 @@
     MODEL=Qwen3-0.6B DATA=chats python examples/hugging_face_chat.py           # all parameters
     MODEL=Qwen3-0.6B DATA=chats LORA=1 python examples/hugging_face_chat.py    # a few beside frozen ones
 
-What comes out is opened by `from_pretrained`, with tokenizer and chat template. Models of Llama's family learn without Python, too, and faster:
+What comes out is opened by `from_pretrained`, with tokenizer and chat template. Models of Llama's family learn without Python, too:
 `dtrain train data.kind=tokens data.path=chats model.init_from=Qwen3-0.6B`.
 """
 
