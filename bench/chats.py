@@ -38,7 +38,7 @@ def load(folder):
 
 
 def encode(lines):
-    """Ids and mask of some lines, as `datasets.map` has a process make them."""
+    """Ids and mask of some lines."""
     all_ids, all_learnt = [], []
     for line in lines:
         made = known.apply_chat_template(json.loads(line)["messages"], return_dict=True, return_assistant_tokens_mask=True)
