@@ -125,6 +125,7 @@ fn allocates_nothing(more: &[&str], kinds: &'static [&'static str]) {
     let looks = Arc::new(Mutex::new(Vec::new()));
     let session = Session {
         agreement: None,
+        frozen: None,
         plan,
         backend: dtrain::nccl::ChosenBackend::Host,
         replica: Box::new(replica),

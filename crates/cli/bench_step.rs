@@ -162,6 +162,7 @@ fn session(question: &Question, steps: u64, folder: PathBuf) -> Result<Answer, C
         replica,
         backend,
         agreement,
+        frozen: None,
         run,
         resume,
         lock: None,

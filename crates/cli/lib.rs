@@ -32,6 +32,7 @@ mod fabric;
 #[path = "../../tests/harness/fake_libraries.rs"]
 #[allow(dead_code)]
 mod fake_libraries;
+mod frozen_parameters;
 mod generate;
 mod gpt2_names;
 pub mod gpus;

@@ -18,6 +18,7 @@ use crate::config::{
 };
 use crate::error::CliError;
 use crate::external::{Agreement, Brought, Purpose, is_external};
+use crate::frozen_parameters::FrozenSource;
 use crate::gpus::Chosen;
 use dtrain_data::{
     ClassDistribution, Dataset, EvaluationPlan, Feed, InputSpec, Opened, Preparation, SampleSpec, Source,
@@ -25,7 +26,7 @@ use dtrain_data::{
 };
 use dtrain_engine::cpu::{Cpu, CpuOptions, Isa};
 use dtrain_engine::{
-    About, Decay, DecayGroup, EngineError, ModelReplica, Optimizer, OwnMetric, Replica, Span,
+    About, Decay, DecayGroup, EngineError, Frozen, ModelReplica, Optimizer, OwnMetric, Replica, Span,
 };
 use dtrain_protocol::Every;
 use dtrain_runtime::{Measured, Predicts, ValidationSet};
@@ -54,12 +55,16 @@ pub struct Plan {
     carried: Option<Backend>,
     /// Where the state of a program's model lies on GPUs, where that was left to dtrain.
     offload: Offload,
+    /// Where the parameters that stay as they are come from.
+    frozen: FrozenSource,
 }
 
 /// A replica to be asked for shapes; ranks make their own.
 pub struct Prototype {
     /// The replica.
     pub replica: Box<dyn Replica>,
+    /// Its parameters that stay as they are, and lie apart.
+    pub frozen: Frozen,
     /// What it computes with, and what all processes have to agree on, where another program makes the passes.
     pub external: Option<(Fingerprint, Agreement)>,
 }
@@ -129,6 +134,7 @@ impl Plan {
             brought,
             carried: None,
             offload: config.offload,
+            frozen: FrozenSource::default(),
         };
         plan.metrics()?;
         Ok(plan)
@@ -296,7 +302,7 @@ impl Plan {
     /// *Errors*: a model that does not fit the data, an instruction set that this CPU lacks, a file of parameters
     /// that does not fit the model.
     pub fn replica(&self) -> Result<ModelReplica<Cpu>, CliError> {
-        self.replica_in_groups(self.most_at_once(), self.blocks()[0], ModelReplica::new)
+        self.replica_in_groups(self.most_at_once(), self.blocks()[0], ModelReplica::begun)
     }
 
     /// The same to be asked for shapes, without its first parameters, and with the memory that a rank on these devices takes: GPUs
@@ -307,11 +313,11 @@ impl Plan {
         if let Some(program) = self.external() {
             let built = self.external_replica(program, Purpose::Shapes, None)?;
             let ExternalBuilt { replica, fingerprint, agreement, .. } = built;
-            let replica = Box::new(replica);
-            return Ok(Prototype { replica, external: Some((fingerprint, agreement)) });
+            let (replica, frozen) = (Box::new(replica), Frozen::default());
+            return Ok(Prototype { replica, frozen, external: Some((fingerprint, agreement)) });
         }
-        let replica = Box::new(self.stages_as_on(chosen)?);
-        Ok(Prototype { replica, external: None })
+        let replica = self.stages_as_on(chosen)?;
+        Ok(Prototype { frozen: replica.frozen().clone(), replica: Box::new(replica), external: None })
     }
 
     fn stages_as_on(&self, chosen: &Chosen) -> Result<ModelReplica<Cpu>, CliError> {
@@ -385,11 +391,17 @@ impl Plan {
         Ok(replica)
     }
 
+    /// The same plan of a run whose parameters that stay as they are come from there.
+    #[must_use]
+    pub fn with_frozen(self, frozen: FrozenSource) -> Self {
+        Self { frozen, ..self }
+    }
+
     /// Gives a replica the parameters that it is to start from, and holds it against the batches.
     pub fn complete(&self, replica: &mut dyn Replica) -> Result<(), CliError> {
         match (&self.config.beginning.file, self.config.optimizer.updates_before) {
             (Some(file), _) => self.begin_from(replica, file)?,
-            (None, 0) => {}
+            (None, 0) => self.begin_without(replica)?,
             (None, _) => {
                 let message = "there is no file with the optimizer's state";
                 let error = self.config.problem("optimizer.updates_before", message);

@@ -5,8 +5,10 @@
 
 use crate::config::{Config, CudaList, HostCount, Source};
 use crate::external::Agreement;
+use crate::frozen_parameters::FrozenSource;
 use crate::gpus::{ByLibraries, this_machine};
 use crate::mesh_address::MeshAddress;
+use dtrain_checkpoint::Digest;
 use dtrain_protocol::RankSetup;
 use dtrain_runtime::{FolderNote, Outlives};
 use serde::{Deserialize, Serialize};
@@ -42,6 +44,8 @@ pub struct RunSetup {
     pub external: Option<Agreement>,
     /// What libraries do for the ranks, on GPUs of one host.
     pub by_libraries: ByLibraries,
+    /// The digest of the parameters that stay as they are, where some lie apart.
+    pub frozen: Option<Digest>,
 }
 
 impl RunSetup {
@@ -75,6 +79,13 @@ impl RunSetup {
     #[must_use]
     pub fn source(&self) -> Source {
         Source { path: self.run_dir.join("config.yaml"), text: self.yaml.clone() }
+    }
+
+    /// Where the parameters that stay as they are come from: the folder of the run, where it is seen.
+    #[must_use]
+    pub fn frozen_source(&self) -> FrozenSource {
+        let run = (self.frozen.is_some() && self.sees_run_folder()).then(|| self.run_dir.clone());
+        FrozenSource { run, digest: self.frozen }
     }
 
     /// Whether this process sees the folder of the run: what its supervisor wrote there can be read here.
@@ -146,7 +157,9 @@ mod tests {
                 let external =
                     gpus.as_ref().map(|_| Agreement(vec![("parameter 0.weight".into(), "[2]".into())]));
                 let by_libraries = gpus.as_ref().map_or(ByLibraries::default(), |_| multiplied());
-                let run = RunSetup { run_dir, hosts: hosts.clone(), gpus, yaml, external, by_libraries };
+                let hosts = hosts.clone();
+                let frozen = hosts.as_ref().map(|_| Digest([7; 32]));
+                let run = RunSetup { run_dir, hosts, gpus, yaml, external, by_libraries, frozen };
                 assert_eq!(RunSetup::read(&run.to_setup()), Ok(run));
             }
         }
@@ -171,6 +184,7 @@ mod tests {
             yaml: String::new(),
             external: None,
             by_libraries: ByLibraries::default(),
+            frozen: None,
         };
         assert!(run(None).sees_run_folder(), "one host sees its own folder");
         assert!(!run(hosts("one")).sees_run_folder());

@@ -32,7 +32,8 @@ pub struct ConfigRecipe {
 impl Recipe for ConfigRecipe {
     fn rank(&self, setup: &RankSetup, member: MemberId, arena: Option<OwnedFd>) -> Result<RankParts, String> {
         let run = RunSetup::read(setup)?;
-        let mut plan = Plan::open(&run.config()?, self.brought).map_err(|error| error.to_string())?;
+        let plan = Plan::open(&run.config()?, self.brought).map_err(|error| error.to_string())?;
+        let mut plan = plan.with_frozen(run.frozen_source());
         // The ranks of one host were told; on several each host has its own GPUs.
         plan.choose_offload(run.gpus.as_ref()).map_err(|problem| problem.to_string())?;
         let detect = plan.config.world.detect;

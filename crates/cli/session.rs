@@ -21,7 +21,7 @@ use crate::report::{self, Human, Reader, Voice};
 use crate::run_folder::RunFolder;
 use crate::watch::{self, Watchers, Watching};
 use dtrain_checkpoint::{
-    Check, CheckpointId, FileStore, RealDisk, RunLock, Store, StoreError, reserve_generations,
+    Check, CheckpointId, Digest, FileStore, RealDisk, RunLock, Store, StoreError, reserve_generations,
 };
 use dtrain_collective::Geometry;
 use dtrain_engine::{Replica, StateShape};
@@ -65,6 +65,8 @@ pub struct Session {
     pub backend: ChosenBackend,
     /// What the ranks of another program's model must agree with.
     pub agreement: Option<Agreement>,
+    /// The digest of the parameters that stay as they are, which lie in the folder of the run, if there are such.
+    pub frozen: Option<Digest>,
     /// The folder of the run; it exists and holds `config.yaml`. Its name is the run's lineage.
     pub run: RunFolder,
     /// The checkpoint to go on from.
@@ -310,6 +312,7 @@ impl Session {
             predicts: self.plan.predicts(),
             own_metrics: self.plan.own_metrics(),
             preparation: serde_json::to_value(self.plan.preparation()).ok(),
+            frozen: self.frozen,
             found: None,
             tensorboard: config.watching.tracks(TrackerKind::TensorBoard),
             outlives: if self.lead.is_some() { Outlives::Power } else { Outlives::Process },
@@ -386,7 +389,8 @@ impl Session {
         let yaml = told.to_yaml();
         let external = self.agreement.clone();
         let by_libraries = self.by_libraries.clone();
-        let mut run = RunSetup { run_dir, hosts: None, gpus, yaml, external, by_libraries };
+        let mut run =
+            RunSetup { run_dir, hosts: None, gpus, yaml, external, by_libraries, frozen: self.frozen };
         let Some(Lead { gateway, mesh, leader, succeeds, .. }) = lead else {
             return Ok((None, run.to_setup()));
         };

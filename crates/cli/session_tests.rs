@@ -21,6 +21,7 @@ fn trained(gpus: Option<Arc<GpuWatch>>) -> (tempfile::TempDir, Vec<Value>) {
         replica,
         backend,
         agreement: None,
+        frozen: None,
         run,
         resume,
         lock: None,

@@ -5,6 +5,7 @@
 use crate::blueprint::{Blocks, Blueprint, misfit};
 use crate::config::{Config, CudaList, Model, Source};
 use crate::error::CliError;
+use crate::frozen_parameters::{self, FrozenParameters};
 use crate::gpus::{Auto, choose_here, open_gpu, this_machine};
 use crate::report::Voice;
 use crate::request::{ChosenCheckpoint, checkpoint_argument};
@@ -16,10 +17,10 @@ use dtrain_data::{InputSpec, Mix, Preparation, SampleSpec};
 use dtrain_engine::cpu::{Cpu, CpuOptions, Isa};
 use dtrain_engine::stage::KvCache;
 use dtrain_engine::{
-    DecayGroup, DeviceReplica, EngineError, LrSchedule, ModelReplica, Optimizer, Replica, Rule, Section,
-    State,
+    DecayGroup, DeviceReplica, EngineError, Flat, Frozen, Layout, LrSchedule, ModelReplica, Optimizer,
+    Replica, Rule, Section, State,
 };
-use dtrain_runtime::specs;
+use dtrain_runtime::{frozen_specs, specs};
 use std::path::{Path, PathBuf};
 
 /// A checkpoint of a run and what goes with it.
@@ -40,6 +41,9 @@ pub struct Trained {
 pub struct Whole {
     sections: Vec<Vec<f32>>,
     specs: Vec<TensorSpec>,
+    /// The parameters that the run left as they are, in the order of a model for whole samples.
+    frozen: Frozen,
+    frozen_specs: Vec<TensorSpec>,
 }
 
 /// On what a replica computes.
@@ -168,9 +172,10 @@ impl Trained {
     pub fn whole(&self) -> Result<Whole, CliError> {
         let replica = self.blank(&self.preparation.spec(), 1, 1)?;
         let (specs, mut state) = (specs(&replica), State::zeros(replica.about().state));
-        self.load(&specs, &mut state)?;
+        let frozen = self.load(&specs, &mut state, &replica.about().layout)?;
         let sections = Section::ALL.map(|section| state.section(section).to_vec());
-        Ok(Whole { sections: sections.into(), specs })
+        let frozen_specs = frozen_specs(&replica.about().layout);
+        Ok(Whole { sections: sections.into(), specs, frozen, frozen_specs })
     }
 
     /// A model of texts for windows of so many tokens, at most as many as it was trained on, and so many texts at once: a place has the
@@ -244,15 +249,18 @@ impl Trained {
             to[part.offset..part.offset + part.len].copy_from_slice(from);
         }
         state.applied = self.id.step;
-        Ok(replica.swap_state(&mut state).map_err(|error| misfit(&self.config, &error))?)
+        replica.swap_state(&mut state).map_err(|error| misfit(&self.config, &error))?;
+        let frozen = whole.frozen_for(&frozen_specs(&replica.about().layout));
+        Ok(replica.set_frozen(frozen).map_err(|error| misfit(&self.config, &error))?)
     }
 
     /// A replica with the state of the checkpoint.
     fn filled<R: Replica>(&self, mut replica: R) -> Result<R, CliError> {
         let mut state = State::zeros(replica.about().state);
-        self.load(&specs(&replica), &mut state)?;
+        let frozen = self.load(&specs(&replica), &mut state, &replica.about().layout)?;
         state.applied = self.id.step;
         replica.swap_state(&mut state).map_err(|error| misfit(&self.config, &error))?;
+        replica.set_frozen(frozen).map_err(|error| misfit(&self.config, &error))?;
         Ok(replica)
     }
 
@@ -268,7 +276,8 @@ impl Trained {
         }
     }
 
-    fn load(&self, specs: &[TensorSpec], state: &mut State) -> Result<(), CliError> {
+    /// Fills a state from the checkpoint, and gives the parameters that the run left as they are.
+    fn load(&self, specs: &[TensorSpec], state: &mut State, layout: &Layout) -> Result<Frozen, CliError> {
         let shown = format!("checkpoint {} of {}", self.id, self.run.path.display());
         let opened = FileStore::new(&self.run.path).open(self.id, Check::Digests);
         let checkpoint = opened.map_err(|damage| unusable(&shown, &damage))?;
@@ -283,7 +292,32 @@ impl Trained {
                 "{shown} was read whole, but has another digest than it says"
             )));
         }
-        Ok(())
+        if layout.frozen_len() == 0 {
+            return Ok(Frozen::default());
+        }
+        let FrozenParameters { values, digest } = frozen_parameters::read(&self.run.path, layout)?;
+        match checkpoint.manifest().frozen {
+            Some(wanted) if wanted != digest => Err(CliError::failed(format!(
+                "{shown} belongs to other parameters that stayed as they were than lie in its run's folder"
+            ))),
+            _ => Ok(values),
+        }
+    }
+}
+
+impl Whole {
+    /// The parameters that the run left as they are, for a model with these, which differs in places alone.
+    fn frozen_for(&self, specs: &[TensorSpec]) -> Frozen {
+        if specs == self.frozen_specs {
+            return self.frozen.clone();
+        }
+        let mut values = Flat::zeros(specs.last().map_or(0, TensorSpec::end));
+        for part in specs {
+            let all = self.frozen_specs.iter().find(|all| all.name == part.name);
+            let from = all.expect("it has the same tensors").offset;
+            values[part.offset..part.end()].copy_from_slice(&self.frozen[from..from + part.len]);
+        }
+        values.into()
     }
 }
 

@@ -5,7 +5,9 @@
 
 use crate::manifest::TensorSpec;
 use crate::tensor_file::{TensorFile, digest_of, values_from};
-use crate::{CheckpointId, Damage, Digest, Disk, Fault, Manifest, PARAMETERS, STATS, ShardInfo, seal};
+use crate::{
+    CheckpointId, Damage, Digest, Disk, FROZEN_FILE, Fault, Manifest, PARAMETERS, STATS, ShardInfo, seal,
+};
 use safetensors::Dtype;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Read;
@@ -145,6 +147,12 @@ impl Checkpoint {
             }
         }
         Ok(Digest(*hasher.finalize().as_bytes()))
+    }
+
+    /// Where its run keeps the parameters that stay as they are: `RUN/checkpoints/ID` is its folder.
+    pub(crate) fn frozen_file(&self) -> PathBuf {
+        let run = self.folder.ancestors().nth(2).unwrap_or(&self.folder);
+        run.join(FROZEN_FILE)
     }
 
     pub(crate) fn damage(&self, file: &str, fault: Fault) -> Damage {

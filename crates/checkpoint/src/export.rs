@@ -3,7 +3,10 @@
 
 use crate::digest::Hashing;
 use crate::tensor_file::{write_header, write_values};
-use crate::{AVERAGE, Checkpoint, Disk, PARAMETERS, RealDisk, STATS, ShardInfo, StoreError};
+use crate::{
+    AVERAGE, Checkpoint, Disk, FROZEN_FILE, Fault, FrozenHeader, PARAMETERS, RealDisk, STATS, ShardInfo,
+    StoreError,
+};
 use dtrain_types::Bytes;
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
@@ -17,7 +20,8 @@ pub enum Exported {
     State,
 }
 
-/// Writes the model of `checkpoint` to `out`, which appears whole or not at all; gives its size and digest.
+/// Writes the model of `checkpoint` to `out`, which appears whole or not at all; gives its size and digest. What the run leaves as it is comes from its
+/// file of such parameters, where it has one.
 ///
 /// *Blocks* on the disk; holds one megabyte. *Errors*: the disk fails or a shard is damaged; an existing `out` is
 /// then untouched.
@@ -73,7 +77,17 @@ fn write_model(
     let preparation =
         manifest.preparation.as_ref().map(|preparation| ("preparation", preparation.to_string()));
     let about: Vec<(&str, String)> = about.into_iter().chain(preparation).collect();
-    let shapes = named.iter().map(|spec| (spec.name.as_str(), spec.shape.as_slice()));
+    let damaged = |fault: Fault| checkpoint.damage(FROZEN_FILE, fault);
+    let frozen = checkpoint.frozen_file();
+    let header = manifest.frozen.map(|_| FrozenHeader::read(&frozen)).transpose().map_err(damaged)?;
+    if let (Some(FrozenHeader { digest: got, .. }), Some(expected)) = (&header, manifest.frozen)
+        && *got != expected
+    {
+        return Err(damaged(Fault::Digest { expected, got: *got }).into());
+    }
+    let apart = header.iter().flat_map(|header| &header.tensors);
+    let apart = apart.map(|(name, shape)| (name.as_str(), shape.as_slice()));
+    let shapes = named.iter().map(|spec| (spec.name.as_str(), spec.shape.as_slice())).chain(apart);
     write_header(&mut out, &about, shapes).map_err(fail)?;
     let mut reader = checkpoint.reader();
     for spec in read {
@@ -83,6 +97,17 @@ fn write_model(
                 result = out.write_all(bytes);
             }
         })?;
+        result.map_err(fail)?;
+    }
+    if let Some(header) = header {
+        let mut result = Ok(());
+        header
+            .stream(&frozen, |bytes| {
+                if result.is_ok() {
+                    result = out.write_all(bytes);
+                }
+            })
+            .map_err(damaged)?;
         result.map_err(fail)?;
     }
     out.flush().map_err(fail)?;

@@ -103,6 +103,10 @@ pub struct Manifest {
     pub created: String,
     /// The revision of dtrain that wrote it.
     pub revision: String,
+    /// The digest of the parameters that stay as they are, where there are some: they lie in the folder of the run
+    /// ([`FROZEN_FILE`](crate::FROZEN_FILE)).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub frozen: Option<Digest>,
     /// What turns a sample as people have it into what the model was trained on, as the data crate writes it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub preparation: Option<Value>,

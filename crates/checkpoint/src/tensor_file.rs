@@ -11,6 +11,8 @@ use std::io::{self, Read, Seek, SeekFrom, Write};
 
 /// The largest header that is read: about 300 000 tensors.
 pub(crate) const MAX_HEADER: u64 = 32 << 20;
+/// Bytes of a line of the cache.
+const LINE: usize = 64;
 /// Bytes read or written at once: enough for wide hashing, small beside a model.
 const CHUNK: usize = 1 << 20;
 
@@ -32,8 +34,8 @@ pub(crate) fn write_header<'a>(
         start = end;
     }
     let mut text = Value::Object(header).to_string().into_bytes();
-    // Padded with spaces, so that the data is aligned for whoever maps the file.
-    text.resize(text.len().next_multiple_of(8), b' ');
+    // Padded with spaces, so that the data begins on a line of the cache for whoever maps the file.
+    text.resize((8 + text.len()).next_multiple_of(LINE) - 8, b' ');
     out.write_all(&(text.len() as u64).to_le_bytes())?;
     out.write_all(&text)
 }
@@ -97,6 +99,16 @@ impl TensorFile {
     /// The tensors' names in the order of their data.
     pub(crate) fn names(&self) -> Vec<String> {
         self.metadata.offset_keys()
+    }
+
+    /// What the header says beside the tensors, by this name.
+    pub(crate) fn about(&self, name: &str) -> Option<&str> {
+        self.metadata.metadata().as_ref()?.get(name).map(String::as_str)
+    }
+
+    /// Where the data begins. *Units*: bytes.
+    pub(crate) fn data_start(&self) -> u64 {
+        self.data_start
     }
 
     /// What the header says of a tensor.
@@ -165,7 +177,7 @@ mod tests {
         );
         assert_eq!(read.tensor("a").unwrap().data(), f32::MIN_POSITIVE.to_le_bytes());
         assert!(read.tensor("none").unwrap().data().is_empty());
-        assert_eq!((bytes.len() - 12) % 8, 0, "the data is aligned");
+        assert_eq!((bytes.len() - 12) % LINE, 0, "the data is aligned");
     }
 
     #[test]

@@ -263,9 +263,9 @@ fn host_plan(
     }
     let timeouts = config.world.timeouts(HostCount::Several).map_err(|error| foreign(error.to_string()))?;
     let chosen = choose_here(&config, ON_SEVERAL_HOSTS)?;
-    let mut plan = Plan::open(&config, brought)?;
+    let mut plan = Plan::open(&config, brought)?.with_frozen(run.frozen_source());
     let offloaded = plan.choose_offload(chosen.cuda().as_ref())?;
-    let Prototype { replica, external } = plan.prototype(&chosen)?;
+    let Prototype { replica, external, frozen: _ } = plan.prototype(&chosen)?;
     let voice = Voice::of(arguments.train.output);
     if let (Some((_, found)), Some(expected)) = (&external, &run.external) {
         expected.check(found).map_err(CliError::usage)?;

@@ -8,6 +8,7 @@ use crate::config::{Config, CudaList, HostCount, Isolation, Oom};
 use crate::drill::Described;
 use crate::error::CliError;
 use crate::external::Brought;
+use crate::frozen_parameters::{self, FrozenParameters, FrozenSource};
 use crate::gpus::{
     Auto, ByLibraries, Chosen, KeptPins, ON_SEVERAL_HOSTS, by_libraries, choose_here, most_rows,
     this_machine, this_machine_of_several,
@@ -24,7 +25,7 @@ use crate::run_folder::RunFolder;
 use crate::run_tokenizer;
 use crate::session::{self, Predecessor, Session};
 use crate::watch::Watchers;
-use dtrain_checkpoint::{Check, CheckpointId, Exported, FileStore, RunLock, Store};
+use dtrain_checkpoint::{Check, CheckpointId, Digest, Exported, FileStore, RunLock, Store};
 use dtrain_engine::fingerprint::fingerprint;
 use dtrain_telemetry::Summary;
 use dtrain_types::{Fingerprint, Reduce};
@@ -56,7 +57,12 @@ pub fn run(
         Err(_) if hosts.is_some_and(|hosts| hosts.succeeds.is_some()) => Chosen::Cpu { why: None },
         chosen => chosen?,
     };
-    let mut plan = Plan::open(&request.config, brought)?;
+    let frozen = match (&request.place, &request.start) {
+        (Place::Existing(run), Start::Resume(id)) => FrozenSource::of(&run.path).with(frozen_of(run, *id)),
+        (Place::Existing(run), _) => FrozenSource::of(&run.path),
+        (Place::Named(_) | Place::Numbered(_), _) => FrozenSource::default(),
+    };
+    let mut plan = Plan::open(&request.config, brought)?.with_frozen(frozen.clone());
     // A program of its own knows how to use a GPU.
     let lacking = if plan.external().is_some() { Ok(()) } else { plan.check_device() };
     let chosen = chosen.unless(lacking, &request.config)?;
@@ -87,7 +93,7 @@ pub fn run(
         _ => None,
     };
     if let Some((config, _)) = &shrunk {
-        plan = Plan::open(config, brought)?;
+        plan = Plan::open(config, brought)?.with_frozen(frozen);
         plan.carried_by(&backend);
         prototype = plan.prototype(&chosen)?;
     }
@@ -127,11 +133,12 @@ pub fn run(
             Start::Fresh | Start::Resume(_) => None,
         };
         run_tokenizer::keep(&run, &plan.config, parent)?;
+        let frozen = keep_frozen(&run, &mut prototype)?;
         let program = plan.external();
         program.map_or(Ok(()), |program| program.begun(&run.path)).map_err(CliError::failed)?;
-        Ok(lock)
+        Ok((lock, frozen))
     });
-    let lock = begun.inspect_err(|_| {
+    let (lock, frozen) = begun.inspect_err(|_| {
         // A folder that was made for nothing goes away again; what a refused run leaves is its error.
         if !matches!(request.place, Place::Existing(_)) {
             let _ = std::fs::remove_dir_all(&run.path);
@@ -141,7 +148,7 @@ pub fn run(
     if !succeeds {
         voice.say(&format!("dtrain {}", crate::arguments::VERSION));
     }
-    let Prototype { replica, external } = prototype;
+    let Prototype { replica, external, frozen: _ } = prototype;
     let (here, agreement) = match (external, chosen.cuda()) {
         (external, Some(_)) => (Here::Gpu, external.map(|(_, agreement)| agreement)),
         (Some((fingerprint, agreement)), None) => (Here::External(fingerprint), Some(agreement)),
@@ -200,6 +207,7 @@ pub fn run(
         replica,
         backend,
         agreement,
+        frozen,
         run,
         resume,
         lock,
@@ -417,6 +425,25 @@ fn write_config(run: &RunFolder, plan: &Plan, place: &Place) -> Result<Option<Ru
         run.write_config(&text)?;
     }
     Ok(lock)
+}
+
+/// The digest of the parameters that stay as they are, as a checkpoint knows it. One that cannot be read is the ranks' to report.
+fn frozen_of(run: &RunFolder, id: CheckpointId) -> Option<Digest> {
+    FileStore::new(&run.path).open(id, Check::Sizes).ok()?.into_manifest().frozen
+}
+
+/// Keeps the parameters that stay as they are in the folder of their run, if they do not lie there yet, and has the replica read them there. Gives
+/// their digest.
+fn keep_frozen(run: &RunFolder, prototype: &mut Prototype) -> Result<Option<Digest>, CliError> {
+    let (layout, values) = (&prototype.replica.about().layout, std::mem::take(&mut prototype.frozen));
+    let there = match FrozenSource::of(&run.path).run {
+        Some(_) if !values.is_empty() => Some(frozen_parameters::read(&run.path, layout)?),
+        _ => frozen_parameters::keep(&run.path, layout, &values)?,
+    };
+    let Some(FrozenParameters { values, digest }) = there else { return Ok(None) };
+    let given = prototype.replica.set_frozen(values);
+    given.map_err(|error| CliError::failed(error.to_string()))?;
+    Ok(Some(digest))
 }
 
 /// Begins a new run with the parameters and running statistics of a checkpoint of another one. They become a file of

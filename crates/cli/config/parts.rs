@@ -237,6 +237,7 @@ fn grouping(r: &Resolved) -> Grouping {
         None => (word, f64::NAN),
     };
     Grouping {
+        trained: Vec::new(),
         lr_factors: words("optimizer.lr_factors").into_iter().map(factor).collect(),
         no_decay: words("optimizer.no_decay"),
         frozen: words("model.freeze"),

@@ -56,7 +56,11 @@ impl Network {
             ("checkpoint", trained.id.to_string()),
             ("dtrain", crate::arguments::VERSION.to_owned()),
         ];
-        let parameters = tensors.map(parameter).collect();
+        let apart = replica.about().layout.frozen.iter().map(|tensor| {
+            let values = replica.frozen()[tensor.range()].to_vec();
+            (tensor.name.clone(), Parameter { shape: tensor.shape.clone(), values })
+        });
+        let parameters = tensors.map(parameter).chain(apart).collect();
         Ok(Self { parts, parameters, preparation: trained.preparation.clone(), about })
     }
 

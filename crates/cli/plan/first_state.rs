@@ -5,11 +5,15 @@
 use super::Plan;
 use crate::config::ModelKind;
 use crate::error::CliError;
+use crate::frozen_parameters::{self, FrozenParameters};
 use crate::gpt2_names::Gpt2Names;
 use crate::llama_names::LlamaNames;
-use dtrain_checkpoint::{Given, InitError, Names, OwnNames, PARAMETERS, STATS, SectionMut, TensorSpec};
-use dtrain_engine::{LossScale, Replica, Section, State, fits};
-use dtrain_runtime::specs;
+use dtrain_checkpoint::{
+    FROZEN, Given, InitError, Names, OwnNames, PARAMETERS, STATS, SectionMut, TensorSpec, frozen_digest,
+};
+use dtrain_engine::{Frozen, Layout, LossScale, Replica, Section, State, fits};
+use dtrain_runtime::{frozen_specs, specs};
+use dtrain_types::Digest;
 use std::path::Path;
 
 impl Plan {
@@ -17,14 +21,25 @@ impl Plan {
     ///
     /// *Blocks* on the disk. *Errors*: the file does not fit.
     pub(super) fn begin_from(&self, replica: &mut dyn Replica, file: &Path) -> Result<(), CliError> {
-        for pattern in &self.config.beginning.except {
-            let tensors = &replica.about().layout.tensors;
-            if !tensors.iter().any(|tensor| fits(pattern, &tensor.name)) {
+        let except = &self.config.beginning.except;
+        for pattern in except {
+            let Layout { tensors, frozen, .. } = &replica.about().layout;
+            if !tensors.iter().chain(frozen).any(|tensor| fits(pattern, &tensor.name)) {
                 let problem =
                     self.config.problem("model.init_except", format!("no tensor is called {pattern}"));
                 return Err(problem.hint("`dtrain plan` lists the names").into());
             }
         }
+        let mut frozen = self.kept_frozen(&replica.about().layout)?;
+        let mut new = match &frozen {
+            Some(_) => None,
+            None => Some(
+                replica
+                    .about()
+                    .layout
+                    .first_frozen(self.config.seed, |name| except.iter().any(|pattern| fits(pattern, name))),
+            ),
+        };
         let mut state = State::zeros(self.optimizer().first_state(&replica.about().layout));
         // What is no part of a model, no file has.
         let blank = replica.bring_state().map_err(|error| self.misfit(&error))?;
@@ -33,22 +48,58 @@ impl Plan {
         }
         let (filled, hint) = match self.config.optimizer.updates_before {
             0 => (
-                fill_model(
-                    replica,
-                    file,
-                    (self.config.model.kind(), &self.config.beginning.except),
-                    &mut state,
-                ),
+                fill_model(replica, file, (self.config.model.kind(), except), &mut state, new.as_deref_mut()),
                 "a safetensors file with the names and shapes that `dtrain plan` lists",
             ),
             _ => (
-                fill_all(replica, file, &mut state),
+                fill_all(replica, file, &mut state, new.as_deref_mut()),
                 "only a fork with --keep-optimizer writes such a file; without the optimizer's state: optimizer.updates_before=0",
             ),
         };
         filled.map_err(|error| self.config.problem("model.init_from", error.to_string()).hint(hint))?;
         replica.swap_state(&mut state).map_err(|error| self.misfit(&error))?;
-        Ok(())
+        frozen = frozen.or(new.map(Frozen::from));
+        self.set_frozen(replica, frozen.unwrap_or_default())
+    }
+
+    /// Gives a replica that begins with random numbers those of its parameters that lie apart.
+    ///
+    /// *Blocks* on the disk. *Errors*: the run has others.
+    pub(super) fn begin_without(&self, replica: &mut dyn Replica) -> Result<(), CliError> {
+        let layout = &replica.about().layout;
+        let frozen = match self.kept_frozen(layout)? {
+            Some(kept) => kept,
+            None => layout.first_frozen(self.config.seed, |_| true).into(),
+        };
+        self.set_frozen(replica, frozen)
+    }
+
+    /// What the folder of the run has of the parameters that lie apart, if it is there already.
+    fn kept_frozen(&self, layout: &Layout) -> Result<Option<Frozen>, CliError> {
+        let Some(run) = self.frozen.run.as_ref().filter(|_| layout.frozen_len() > 0) else { return Ok(None) };
+        let FrozenParameters { values, digest } = frozen_parameters::read(run, layout)?;
+        self.check_frozen(|| digest)?;
+        Ok(Some(values))
+    }
+
+    fn set_frozen(&self, replica: &mut dyn Replica, values: Frozen) -> Result<(), CliError> {
+        if self.frozen.run.is_none() && !values.is_empty() {
+            self.check_frozen(|| frozen_digest(&values))?;
+        }
+        Ok(replica.set_frozen(values).map_err(|error| self.misfit(&error))?)
+    }
+
+    /// Holds parameters that lie apart against what they must be.
+    fn check_frozen(&self, got: impl Fn() -> Digest) -> Result<(), CliError> {
+        match self.frozen.digest {
+            Some(wanted) if got() != wanted => {
+                let message = "the parameters that stay as they are are not those that the run began with";
+                let hint =
+                    "model.init_from has to be the same file on all hosts, and as it was when the run began";
+                Err(self.config.problem("model.init_from", message).hint(hint).into())
+            }
+            _ => Ok(()),
+        }
     }
 }
 
@@ -59,6 +110,7 @@ fn fill_model(
     file: &Path,
     (kind, except): (ModelKind, &[String]),
     state: &mut State,
+    mut frozen: Option<&mut [f32]>,
 ) -> Result<(), InitError> {
     let plain = tensor_specs(replica, ["", ""], except);
     // Files that dtrain exported name tensors as its checkpoints do.
@@ -67,7 +119,8 @@ fn fill_model(
         let names = &Without { names, except };
         let [parameters, stats, ..] = state.sections_mut();
         let mut sections =
-            [SectionMut { name: PARAMETERS, data: parameters }, SectionMut { name: STATS, data: stats }];
+            vec![SectionMut { name: PARAMETERS, data: parameters }, SectionMut { name: STATS, data: stats }];
+        sections.extend(frozen.as_deref_mut().map(|data| SectionMut { name: FROZEN, data }));
         dtrain_checkpoint::init_from(file, names, specs, &mut sections)
     };
     let mut filled = fill(&ModelNames, &plain);
@@ -92,14 +145,21 @@ fn fill_model(
 }
 
 /// Fills all sections, by the names that they have in checkpoints; a moving average that the file lacks begins with the parameters.
-fn fill_all(replica: &dyn Replica, file: &Path, state: &mut State) -> Result<(), InitError> {
+fn fill_all(
+    replica: &dyn Replica,
+    file: &Path,
+    state: &mut State,
+    mut frozen: Option<&mut [f32]>,
+) -> Result<(), InitError> {
     let is_kept = |spec: &TensorSpec| !spec.name.ends_with(LossScale::NAME);
-    let specs: Vec<_> = specs(replica).into_iter().filter(is_kept).collect();
+    let specs = specs(replica).into_iter().filter(is_kept);
+    let specs: Vec<_> = specs.chain(frozen_specs(&replica.about().layout)).collect();
     let mut fill = |sections: &[Section]| {
         let all = Section::ALL.into_iter().zip(state.sections_mut());
         let wanted = all.filter(|(section, data)| sections.contains(section) && !data.is_empty());
         let mut wanted: Vec<_> =
             wanted.map(|(section, data)| SectionMut { name: section.name(), data }).collect();
+        wanted.extend(frozen.as_deref_mut().map(|data| SectionMut { name: FROZEN, data }));
         dtrain_checkpoint::init_from(file, &StateNames, &specs, &mut wanted)
     };
     if let Err(error) = fill(&Section::ALL) {
@@ -190,11 +250,11 @@ impl Names for StateNames {
 /// The model's tensors by the names in a file, but for what begins anew.
 fn tensor_specs(replica: &dyn Replica, [parameters, stats]: [&str; 2], except: &[String]) -> Vec<TensorSpec> {
     let named = |tensor: &dtrain_engine::Tensor| {
-        let prefix = if tensor.section == Section::Parameters { parameters } else { stats };
+        let prefix = if tensor.section == Section::Stats { stats } else { parameters };
         let name = format!("{prefix}{}", tensor.name);
         TensorSpec::new(name, &tensor.shape, tensor.section.name(), tensor.offset)
     };
     let anew = |name: &str| name == LossScale::NAME || except.iter().any(|pattern| fits(pattern, name));
-    let tensors = replica.about().layout.tensors.iter().filter(|tensor| !anew(&tensor.name));
-    tensors.map(named).collect()
+    let Layout { tensors, frozen, .. } = &replica.about().layout;
+    tensors.iter().chain(frozen).filter(|tensor| !anew(&tensor.name)).map(named).collect()
 }

@@ -80,7 +80,7 @@ impl Plan {
         let device = CudaDevice::new(gpu, self.config.precision)?;
         let device = device.with_libraries(libraries)?.with_threads(threads);
         let model = self.blueprint().gpu_model(&device, rows, blocks, loss)?;
-        let replica = DeviceReplica::new(device, model, self.optimizer(), self.config.seed)?;
+        let replica = DeviceReplica::begun(device, model, self.optimizer(), self.config.seed)?;
         // Held while the replica takes what it needs, and free again for the slots, and for the shards that it is told to hold.
         let floats = self.floats_beside(replica.about()) + self.floats_of_shards(replica.about());
         let _room = replica.device().floats(floats)?;

@@ -69,6 +69,7 @@ pub use idx::IdxOptions;
 pub use image_files::ImageFiles;
 pub use images::{Broken, Colours, ImagesOptions, LabelTable, LabelsError, PictureForm};
 pub use loader::{Loader, LoaderPlan, LoanedBatch, QUEUE_PER_WORKER};
+pub use mmap::Mapping;
 pub use normalise::Normalise;
 pub use npy::sample_shape as npy_sample_shape;
 pub use npy::{NpyOptions, NpyTarget};

@@ -1,4 +1,4 @@
-//! Read-only mappings of data files, so that the ranks of a host share one copy in the page cache.
+//! Read-only mappings of files, so that the ranks of a host share one copy in the page cache.
 //!
 //! It does not know what is in the file.
 
@@ -8,10 +8,10 @@ use std::ops::Deref;
 
 /// A file in memory, read-only.
 #[derive(Debug)]
-pub(crate) struct Mapping(memmap2::Mmap);
+pub struct Mapping(memmap2::Mmap);
 
 impl Mapping {
-    /// Maps a whole regular file.
+    /// Maps a whole regular file, which must stay as it is as long as this is there. *Errors*: of the system.
     pub fn of(file: &File) -> io::Result<Self> {
         // SAFETY: the mapping is read-only and is lent as bytes, for which every bit pattern is valid. What nobody
         // can rule out is another program that changes the file meanwhile: then samples change or, if it is cut off,

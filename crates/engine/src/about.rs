@@ -99,6 +99,8 @@ pub struct MemoryTable {
 pub(crate) struct BufferLengths {
     /// The state.
     pub state: StateShape,
+    /// Parameters that stay as they are, apart from the state.
+    pub frozen: usize,
     /// What a device has of parameters beside them, to multiply.
     pub copy: usize,
     /// A gradient buffer.
@@ -123,6 +125,9 @@ impl MemoryTable {
         ];
         if lengths.copy > 0 {
             rows.insert(1, ("parameters in halves", bytes(lengths.copy)));
+        }
+        if lengths.frozen > 0 {
+            rows.insert(0, ("frozen parameters", bytes(lengths.frozen)));
         }
         if average > 0 {
             let behind = rows.iter().position(|(what, _)| *what == "one gradient buffer");

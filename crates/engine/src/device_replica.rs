@@ -25,6 +25,7 @@ use crate::device_shards::DeviceShards;
 use crate::error::EngineError;
 use crate::external::{self, ExternalTensor};
 use crate::flat::Flat;
+use crate::frozen::Frozen;
 use crate::gathering::{BringsParameters, Gathering};
 use crate::gradient::{Gradient, MicroBatchGroup};
 use crate::groups::{Grouping, Runs};
@@ -97,6 +98,8 @@ pub struct DeviceReplica<D: OwnMemory> {
     /// For the parameters of one stage, where it has but its shards of them.
     stage: D::Floats,
     sections: [D::Floats; Section::COUNT],
+    /// Parameters that stay as they are, apart.
+    frozen: D::Floats,
     /// What it holds, where it holds no whole state.
     shards: Option<DeviceShards<D>>,
     /// What parameters begin with of which it is to have but its shards, as long as it was not told which.
@@ -130,6 +133,16 @@ impl<D: OwnMemory> DeviceReplica<D> {
     ///
     /// *Errors*: options of the optimizer that make no sense, or do not fit the model; not enough memory.
     pub fn new(device: D, model: Model<D>, optimizer: Optimizer, seed: Seed) -> Result<Self, EngineError> {
+        let frozen = model.layout().first_frozen(seed, |_| true);
+        let mut replica = Self::begun(device, model, optimizer, seed)?;
+        replica.set_frozen(frozen.into())?;
+        Ok(replica)
+    }
+
+    /// The same, without the parameters that lie apart, until it is [given them](Replica::set_frozen).
+    ///
+    /// *Errors*: as [`DeviceReplica::new`].
+    pub fn begun(device: D, model: Model<D>, optimizer: Optimizer, seed: Seed) -> Result<Self, EngineError> {
         let mut replica = Self::blank(device, model, optimizer, seed)?;
         replica.first = optimizer.held_sections()[Section::Parameters as usize].then_some(seed);
         replica.about.layout.initialise(seed, &mut replica.host);
@@ -137,7 +150,7 @@ impl<D: OwnMemory> DeviceReplica<D> {
         Ok(replica)
     }
 
-    /// The same with a state of zeros, to see what memory it takes. *Errors*: as [`DeviceReplica::new`].
+    /// The same with a state of zeros, and none of the parameters that lie apart until it is given them: to see what memory it takes. *Errors*: as [`DeviceReplica::new`].
     pub fn blank(device: D, model: Model<D>, optimizer: Optimizer, seed: Seed) -> Result<Self, EngineError> {
         optimizer.check()?;
         assert_eq!(model.group(), 1, "a device of its own takes one micro-batch at a time");
@@ -154,7 +167,8 @@ impl<D: OwnMemory> DeviceReplica<D> {
             copy: match gathers {
                 true => device.copy_len(longest_stage),
                 false => device.copy_len(state.lengths()[0]) + device.copy_len(state.lengths()[4]),
-            },
+            } + device.copy_len(layout.frozen_len()),
+            frozen: layout.frozen_len(),
             gradient: windows.as_ref().map_or(model.layout().gradient_len(), Windows::memory),
             activations: plan.saved + outputs,
             scratch: plan.scratch + if model.reads_outputs() { outputs } else { 0 },
@@ -189,15 +203,17 @@ impl<D: OwnMemory> DeviceReplica<D> {
         let memory = |section| match section {
             Section::Parameters | Section::Average => device.parameters(host.section(section).len()),
             Section::First | Section::Second if in_shards => device.floats(0),
-            Section::Stats | Section::First | Section::Second => device.floats(host.section(section).len()),
+            _ => device.floats(host.section(section).len()),
         };
         let [p, s, first, second, average] = Section::ALL.map(memory);
+        let frozen = device.parameters(layout.frozen_len())?;
         let muon = ByMuon::of(&device, &optimizer, layout)?;
         Ok(Self {
             passes,
             gradients,
             stage,
             sections: [p?, s?, first?, second?, average?],
+            frozen,
             shards,
             lent: Flat::default(),
             lent_there: None,
@@ -304,7 +320,9 @@ impl<D: OwnMemory> DeviceReplica<D> {
         brought: Option<&mut dyn BringsParameters>,
         to: To<'_>,
     ) -> Result<(), EngineError> {
-        let Self { device, passes, gradients, stage, sections, about, loss_scale, shards, host, .. } = self;
+        let Self {
+            device, passes, gradients, stage, sections, frozen, about, loss_scale, shards, host, ..
+        } = self;
         let (passes, stats) = (&mut **passes, D::look(&sections[1]));
         let mut own = Whole::<D>(D::look(&sections[0]));
         let mut brought = brought.map(|by| {
@@ -315,7 +333,7 @@ impl<D: OwnMemory> DeviceReplica<D> {
             Some(brought) => brought,
             None => &mut own,
         };
-        let reads = Reads { device, applied: host.applied, params, stats };
+        let reads = Reads { device, applied: host.applied, params, frozen: D::look(frozen), stats };
         let scale = loss_scale.map(|_| device.loss_scale());
         let made = match to {
             To::Kept(to) => {
@@ -421,7 +439,7 @@ impl<D: OwnMemory> DeviceReplica<D> {
         brought: Option<&mut dyn BringsParameters>,
         by: impl FnOnce(&mut dyn MakesPasses<D>, Reads<'_, D>) -> Result<R, EngineError>,
     ) -> Result<R, EngineError> {
-        let Self { about, device, host, passes, stage, sections, shards, .. } = self;
+        let Self { about, device, host, passes, stage, sections, frozen, shards, .. } = self;
         let finished = if about.state.averages { Section::Average } else { Section::Parameters };
         let mut own = Whole::<D>(D::look(&sections[finished as usize]));
         let mut brought = brought.map(|by| {
@@ -432,7 +450,8 @@ impl<D: OwnMemory> DeviceReplica<D> {
             Some(brought) => brought,
             None => &mut own,
         };
-        let reads = Reads { device, applied: host.applied, params, stats: D::look(&sections[1]) };
+        let (frozen, stats) = (D::look(frozen), D::look(&sections[1]));
+        let reads = Reads { device, applied: host.applied, params, frozen, stats };
         let seen = by(&mut **passes, reads);
         brought.map_or(Ok(()), Brought::finish)?;
         seen
@@ -455,6 +474,7 @@ impl<D: LendsMemory> DeviceReplica<D> {
         let (layout, facts) = external::shaped(tensors, scaling, (&optimizer, grouping))?;
         let lengths = BufferLengths {
             state: optimizer.state(&layout),
+            frozen: 0,
             copy: 0,
             gradient: layout.gradient_len(),
             activations: 0,
@@ -574,6 +594,11 @@ impl<D: OwnMemory> Replica for DeviceReplica<D> {
         std::mem::swap(&mut self.host, other);
         self.is_home = true;
         self.take_up()
+    }
+
+    fn set_frozen(&mut self, frozen: Frozen) -> Result<(), EngineError> {
+        assert_eq!(frozen.len(), self.about.layout.frozen_len(), "parameters of another model");
+        self.device.send(&frozen, &mut self.frozen)
     }
 
     fn keeping(&mut self) -> Option<&mut dyn Keeping> {

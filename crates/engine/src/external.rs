@@ -190,6 +190,7 @@ impl<D: HostDevice> ExternalReplica<D> {
             state.own_mut().section_mut(Section::Stats)[stats] = scaling.start;
         }
         let lengths = BufferLengths {
+            frozen: 0,
             copy: 0,
             state: HostState::<D>::shape(&optimizer, &layout),
             gradient: layout.gradient_len(),

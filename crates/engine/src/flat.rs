@@ -88,6 +88,12 @@ impl Clone for Flat {
     }
 }
 
+impl AsRef<[f32]> for FloatsOnLoan {
+    fn as_ref(&self) -> &[f32] {
+        self
+    }
+}
+
 impl Deref for Flat {
     type Target = [f32];
     fn deref(&self) -> &[f32] {

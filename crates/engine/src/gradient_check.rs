@@ -142,6 +142,7 @@ impl Check {
         let running = vec![0.5; stats];
         let io = Forward {
             params,
+            frozen: &[][..],
             stats: &running[..],
             stat_sums: Some(&mut sums[..]),
             x: self.input(values),
@@ -171,6 +172,7 @@ impl Check {
         let (mut grads, mut dx) = (vec![f32::NAN; self.params.len()], vec![f32::NAN; values.len()]);
         let io = Backward {
             params: &self.params[..],
+            frozen: &[][..],
             x: self.input(values),
             y: &y[..],
             saved: &mut saved[..],

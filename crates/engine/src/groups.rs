@@ -27,6 +27,8 @@ pub struct Grouping {
     pub no_decay: Vec<String>,
     /// Patterns of what stays as it is, whatever else is said. Its gradient counts nowhere.
     pub frozen: Vec<String>,
+    /// Patterns of what alone is trained; none leaves that to the others.
+    pub trained: Vec<String>,
     /// Patterns of what Muon takes for matrices of hidden layers, if it has two dimensions; none leaves it to
     /// [`hidden_matrices`](crate::hidden_matrices).
     pub hidden: Vec<String>,
@@ -41,8 +43,9 @@ impl Grouping {
         let factors = self.lr_factors.iter().map(|(pattern, _)| ("optimizer.lr_factors", pattern));
         let no_decay = self.no_decay.iter().map(|it| ("optimizer.no_decay", it));
         let frozen = self.frozen.iter().map(|it| ("model.freeze", it));
+        let trained = self.trained.iter().map(|it| ("model.lora_also", it));
         let hidden = self.hidden.iter().map(|it| ("optimizer.matrices", it));
-        for (key, pattern) in factors.chain(no_decay).chain(frozen).chain(hidden) {
+        for (key, pattern) in factors.chain(no_decay).chain(frozen).chain(trained).chain(hidden) {
             if !parameters().any(|tensor| fits(pattern, &tensor.name)) {
                 let names: Vec<&str> = parameters().take(3).map(|tensor| &*tensor.name).collect();
                 let reason =
@@ -65,12 +68,14 @@ impl Grouping {
             let named = || self.hidden.iter().any(|pattern| fits(pattern, &tensor.name));
             tensor.hidden = (!self.hidden.is_empty()).then(named);
             tensor.never_decays = self.no_decay.iter().any(|pattern| fits(pattern, &tensor.name));
-            if self.frozen.iter().any(|pattern| fits(pattern, &tensor.name)) {
+            let is_left_out =
+                !self.trained.is_empty() && !self.trained.iter().any(|pattern| fits(pattern, &tensor.name));
+            if is_left_out || self.frozen.iter().any(|pattern| fits(pattern, &tensor.name)) {
                 (tensor.frozen, tensor.never_decays, tensor.lr_factor) = (true, true, 0.0);
             }
         }
         let mut parameters = layout.tensors.iter().filter(|tensor| tensor.section == Section::Parameters);
-        if !self.frozen.is_empty() && parameters.all(|tensor| tensor.frozen) {
+        if parameters.all(|tensor| tensor.frozen) {
             let reason = "leaves nothing to train".into();
             return Err(EngineError::Option { key: "model.freeze", reason });
         }

@@ -1,7 +1,8 @@
 //! How a model starts: random numbers by distribution.
 //!
-//! The numbers of a tensor depend on the seed and on the tensor's index in the layout alone.
+//! The numbers of a tensor depend on the seed and on the tensor's number alone.
 
+use crate::flat::Flat;
 use crate::layout::{Layout, Section, Tensor};
 use crate::stage::Init;
 use crate::state::State;
@@ -13,24 +14,40 @@ impl Layout {
     /// What these parameters begin with: a part of what [`Layout::initialise`] writes.
     pub fn first_parameters(&self, seed: Seed, elements: Range<usize>, to: &mut [f32]) {
         let inside = |tensor: &Tensor| tensor.section == Section::Parameters && !tensor.range().is_empty();
-        for (index, tensor) in self.tensors.iter().enumerate().filter(|(_, tensor)| inside(tensor)) {
+        for tensor in self.tensors.iter().filter(|tensor| inside(tensor)) {
             let range = tensor.range();
             let both = range.start.max(elements.start)..range.end.min(elements.end);
             if both.start < both.end {
                 let to = &mut to[both.start - elements.start..both.end - elements.start];
-                fill(tensor.init, key_of(seed, index), both.start - range.start, to);
+                fill(tensor.init, key_of(seed, tensor), both.start - range.start, to);
             }
         }
     }
 
+    /// What the parameters that lie apart begin with, as their [`Init`] says, but zeros where their names are not wanted. *Order*: as
+    /// [`Layout::initialise`].
+    #[must_use]
+    pub fn first_frozen(&self, seed: Seed, wanted: impl Fn(&str) -> bool) -> Flat {
+        let mut first = Flat::zeros(self.frozen_len());
+        for tensor in self.frozen.iter().filter(|tensor| wanted(&tensor.name)) {
+            fill(tensor.init, key_of(seed, tensor), 0, &mut first[tensor.range()]);
+        }
+        first
+    }
+
     /// Fills parameters and running statistics, if the state has them, as their [`Init`] says, and zeros the optimizer's buffers. A moving average begins with the parameters.
     ///
-    /// *Order*: tensor `i` draws from the stream `(seed, step 0, micro-batch 0, site i)`.
+    /// *Order*: a tensor of number `i` draws from the stream `(seed, step 0, micro-batch 0, site i)`.
     pub fn initialise(&self, seed: Seed, state: &mut State) {
         let there = Section::ALL.map(|section| !state.section(section).is_empty());
         let is_there = |tensor: &Tensor| there[tensor.section as usize];
-        for (index, tensor) in self.tensors.iter().enumerate().filter(|(_, tensor)| is_there(tensor)) {
-            fill(tensor.init, key_of(seed, index), 0, &mut state.section_mut(tensor.section)[tensor.range()]);
+        for tensor in self.tensors.iter().filter(|tensor| is_there(tensor)) {
+            fill(
+                tensor.init,
+                key_of(seed, tensor),
+                0,
+                &mut state.section_mut(tensor.section)[tensor.range()],
+            );
         }
         for section in [Section::First, Section::Second] {
             state.section_mut(section).fill(0.0);
@@ -41,8 +58,8 @@ impl Layout {
 }
 
 /// The stream of a tensor.
-fn key_of(seed: Seed, index: usize) -> Key {
-    let site = Site(u32::try_from(index).expect("a model has fewer than 2^32 tensors"));
+fn key_of(seed: Seed, tensor: &Tensor) -> Key {
+    let site = Site(u32::try_from(tensor.number).expect("a model has fewer than 2^32 tensors"));
     Key::new(seed, Step(0), MicroBatch(0), site)
 }
 
@@ -84,8 +101,7 @@ mod tests {
     }
 
     fn layout() -> Layout {
-        Layout {
-            kept: Vec::new(),
+        let mut layout = Layout {
             tensors: vec![
                 tensor("fc.weight", &[50, 100], Section::Parameters, 0, Init::Uniform(0.5)),
                 tensor("wte.weight", &[70, 100], Section::Parameters, 5000, Init::Normal(0.02)),
@@ -93,10 +109,12 @@ mod tests {
                 tensor("norm.running_var", &[2], Section::Stats, 0, Init::Constant(1.0)),
                 tensor("count", &[3], Section::Stats, 2, Init::First(8.0)),
             ],
-            stages: Vec::new(),
             parameters: 12_002,
             stats: 5,
-        }
+            ..Layout::default()
+        };
+        layout.tensors.iter_mut().enumerate().for_each(|(number, tensor)| tensor.number = number);
+        layout
     }
 
     fn state() -> State {

@@ -19,13 +19,15 @@ pub enum Section {
     Second,
     /// The moving average of the parameters. Same offsets as they.
     Average,
+    /// Parameters that stay as they are and lie apart ([`Layout::frozen`]): no section of a state.
+    Frozen,
 }
 
 impl Section {
-    /// How many there are.
+    /// How many a state has.
     pub const COUNT: usize = 5;
 
-    /// All sections, in the order in which they are digested and saved.
+    /// All sections of a state, in the order in which they are digested and saved.
     pub const ALL: [Self; Self::COUNT] =
         [Self::Parameters, Self::Stats, Self::First, Self::Second, Self::Average];
 
@@ -47,6 +49,7 @@ impl Section {
             Self::First => "optimizer.m",
             Self::Second => "optimizer.v",
             Self::Average => "average",
+            Self::Frozen => "frozen",
         }
     }
 }
@@ -58,7 +61,7 @@ pub struct Tensor {
     pub name: String,
     /// Its shape.
     pub shape: Vec<usize>,
-    /// [`Section::Parameters`] or [`Section::Stats`].
+    /// [`Section::Parameters`], [`Section::Stats`] or [`Section::Frozen`].
     pub section: Section,
     /// First element in its section.
     pub offset: usize,
@@ -70,6 +73,8 @@ pub struct Tensor {
     pub lr_factor: f64,
     /// Whether it stays as it is, and its gradient counts nowhere.
     pub frozen: bool,
+    /// Its number among all tensors of the model, whichever of them stay as they are: what it starts with depends on it.
+    pub number: usize,
     /// Whether it is a weight of a hidden layer, where names say which are ([`Grouping::hidden`](crate::Grouping::hidden)).
     pub hidden: Option<bool>,
     /// How it starts.
@@ -97,6 +102,7 @@ impl Tensor {
             never_decays: false,
             lr_factor: 1.0,
             frozen: false,
+            number: 0,
             hidden: None,
             init,
         }
@@ -144,6 +150,9 @@ pub struct Layout {
     /// What an optimizer keeps that takes parameters together (that of another program, or Muon), in [`Section::First`] without gaps;
     /// nothing where moments are as long as the parameters.
     pub kept: Vec<Tensor>,
+    /// Parameters that stay as they are, in [`Section::Frozen`] without gaps: they belong to no state, since nothing changes them, and have no
+    /// gradient. Others that stay as they are lie among the parameters, because a part of their stage is trained.
+    pub frozen: Vec<Tensor>,
 }
 
 impl Layout {
@@ -159,6 +168,12 @@ impl Layout {
         self.kept.last().map_or(0, |tensor| tensor.range().end)
     }
 
+    /// Elements of the parameters that lie apart.
+    #[must_use]
+    pub fn frozen_len(&self) -> usize {
+        self.frozen.last().map_or(0, |tensor| tensor.range().end)
+    }
+
     /// The first element of the parameters that is not frozen.
     #[must_use]
     pub fn first_trained(&self) -> usize {
@@ -166,9 +181,9 @@ impl Layout {
         self.tensors.iter().find(trained).map_or(0, |tensor| tensor.offset)
     }
 
-    /// The parameters that stay as they are, in rising runs.
+    /// The parameters that stay as they are and lie among the others, in rising runs.
     #[must_use]
-    pub fn frozen(&self) -> Vec<Range<usize>> {
+    pub fn frozen_among_others(&self) -> Vec<Range<usize>> {
         let mut runs: Vec<Range<usize>> = Vec::new();
         for range in self.tensors.iter().filter(|tensor| tensor.frozen).map(Tensor::range) {
             match runs.last_mut() {

@@ -18,6 +18,7 @@ pub mod error;
 pub mod external;
 pub mod fingerprint;
 pub mod flat;
+pub mod frozen;
 pub mod gathering;
 pub mod gradient;
 pub mod gradient_check;
@@ -73,6 +74,7 @@ pub use external::{
     ExternalBatch, ExternalModel, ExternalReplica, ExternalTensor, StateView, external_layout,
 };
 pub use flat::{Flat, FloatsOnLoan};
+pub use frozen::Frozen;
 pub use gathering::{BringsParameters, Gathering, OwnParameters, OwnThere};
 pub use gradient::{Gradient, MicroBatchGroup};
 pub use gradient_check::check_gradients;

@@ -11,7 +11,7 @@ use crate::groups::Grouping;
 use crate::layout::{Layout, Section, StageSlice, Tensor};
 use crate::loss::{Loss, MIXED, expect_length};
 use crate::loss_scale::{LossScale, LossScaling};
-use crate::stage::{ArenaPlan, Input, KvCache, Parameter, Shape, Stage};
+use crate::stage::{ArenaPlan, Input, KvCache, ParamLayout, Parameter, Shape, Stage};
 use crate::stages::{BatchNorm, Chain};
 use crate::update_facts::UpdateFacts;
 use crate::windows::Windows;
@@ -22,7 +22,7 @@ pub struct Model<D: Device> {
     pub(crate) chain: Chain<D>,
     pub(crate) loss: Loss,
     layout: Layout,
-    /// Runs of parameters that stay as they are.
+    /// Runs of parameters that stay as they are, and lie among the others.
     pub(crate) frozen: Vec<Range<usize>>,
     input: Shape,
     output: Shape,
@@ -218,9 +218,37 @@ impl<D: Device> Model<D> {
     /// *Errors*: as [`Grouping::apply`].
     pub fn grouped(mut self, grouping: &Grouping) -> Result<Self, EngineError> {
         grouping.apply(&mut self.layout)?;
+        if self.layout.tensors.iter().any(|tensor| tensor.frozen) {
+            self.set_apart();
+        }
         self.chain.stop_in_front_of(self.layout.first_trained());
-        self.frozen = self.layout.frozen();
+        self.frozen = self.layout.frozen_among_others();
         Ok(self)
+    }
+
+    /// Puts parameters that stay as they are apart from the others, stage by stage.
+    fn set_apart(&mut self) {
+        let of = |tensors: &[Tensor], name: &str, section| {
+            tensors.iter().find(|tensor| tensor.section == section && tensor.name == name).cloned()
+        };
+        let before = std::mem::take(&mut self.layout);
+        self.chain.freeze("", &|name| {
+            of(&before.tensors, name, Section::Parameters).is_some_and(|tensor| tensor.frozen)
+        });
+        let after = layout(&self.chain);
+        let moved = |tensor: &Tensor| {
+            let known = of(&before.tensors, &tensor.name, Section::Parameters);
+            let known = known.expect("a tensor that was there before");
+            Tensor { offset: tensor.offset, section: tensor.section, ..known }
+        };
+        let stats = before.tensors.iter().filter(|tensor| tensor.section == Section::Stats);
+        let parameters = after.tensors.iter().filter(|tensor| tensor.section == Section::Parameters);
+        self.layout = Layout {
+            tensors: parameters.map(moved).chain(stats.cloned()).collect(),
+            frozen: after.frozen.iter().map(moved).collect(),
+            stats: before.stats,
+            ..after
+        };
     }
 
     /// How the loss is scaled, if it is.
@@ -384,20 +412,21 @@ fn layout<D: Device>(chain: &Chain<D>) -> Layout {
             Tensor { decays: p.decays, ..tensor }
         }
     };
-    let of = Stage::<D>::layout(chain);
-    let parameters = of.parameters.iter().map(tensor(Section::Parameters));
-    let stats = of.stats.iter().map(tensor(Section::Stats));
+    let ParamLayout { parameters, stats, frozen } = Stage::<D>::layout(chain);
+    let tensors = parameters.iter().map(tensor(Section::Parameters));
+    let tensors = tensors.chain(stats.iter().map(tensor(Section::Stats)));
     let slice = |child: &crate::stages::Child<D>| StageSlice {
         name: child.name.clone(),
         kind: child.stage.kind(),
-        parameters: child.params.clone(),
-        stats: child.stats.clone(),
+        parameters: child.place.params.clone(),
+        stats: child.place.stats.clone(),
     };
     Layout {
         kept: Vec::new(),
-        tensors: parameters.chain(stats).collect(),
+        tensors: tensors.enumerate().map(|(number, tensor)| Tensor { number, ..tensor }).collect(),
+        frozen: frozen.iter().map(tensor(Section::Frozen)).collect(),
         stages: chain.children().iter().map(slice).collect(),
-        parameters: of.parameters_len(),
-        stats: of.stats_len(),
+        parameters: Stage::<D>::layout(chain).parameters_len(),
+        stats: Stage::<D>::layout(chain).stats_len(),
     }
 }

@@ -8,6 +8,7 @@ use crate::batch::{BatchFigures, BatchView, EvaluationCounts, Inputs, Targets};
 use crate::device::{LossSums, Newest, Outputs, Rows};
 use crate::error::EngineError;
 use crate::flat::Flat;
+use crate::frozen::Frozen;
 use crate::gathering::{BringsParameters, Gathering};
 use crate::gradient::{Gradient, MicroBatchGroup};
 use crate::host_device::HostDevice;
@@ -36,6 +37,7 @@ pub struct ModelReplica<D: HostDevice> {
     model: Model<D>,
     seed: Seed,
     state: HostState<D>,
+    frozen: Frozen,
     saved: Flat,
     scratch: Flat,
     outputs: Flat,
@@ -52,12 +54,22 @@ impl<D: HostDevice> ModelReplica<D> {
     ///
     /// *Errors*: options of the optimizer that make no sense.
     pub fn new(device: D, model: Model<D>, optimizer: Optimizer, seed: Seed) -> Result<Self, EngineError> {
+        let frozen = model.layout().first_frozen(seed, |_| true);
+        let mut replica = Self::begun(device, model, optimizer, seed)?;
+        replica.set_frozen(frozen.into())?;
+        Ok(replica)
+    }
+
+    /// The same, without the parameters that lie apart, until it is [given them](Replica::set_frozen).
+    ///
+    /// *Errors*: as [`ModelReplica::new`].
+    pub fn begun(device: D, model: Model<D>, optimizer: Optimizer, seed: Seed) -> Result<Self, EngineError> {
         let mut replica = Self::blank(device, model, optimizer, seed)?;
         replica.state.begin(replica.model.layout(), seed);
         Ok(replica)
     }
 
-    /// The same, all of whose parameters are zero: for whoever only asks for shapes, and does not wait for as many random numbers,
+    /// The same, all of whose parameters are zero, and which has none of those that lie apart until it is given them: for whoever only asks for shapes, and does not wait for as many random numbers,
     /// nor use memory that nobody looks at.
     ///
     /// *Errors*: as [`ModelReplica::new`].
@@ -76,6 +88,7 @@ impl<D: HostDevice> ModelReplica<D> {
         assert!(stack.as_ref().is_none_or(|stack| stack.len() == stack_len(&model)));
         Self {
             about,
+            frozen: Frozen::default(),
             saved: Flat::zeros(plan.saved),
             scratch: Flat::zeros(plan.scratch),
             outputs: Flat::zeros(outputs),
@@ -98,6 +111,7 @@ impl<D: HostDevice> ModelReplica<D> {
         let rows = model.loss_rows(model.input().rows() * model.group());
         let (plan, outputs) = (model.plan(), rows.rows * rows.width);
         let lengths = BufferLengths {
+            frozen: layout.frozen_len(),
             copy: 0,
             state,
             gradient: layout.gradient_len(),
@@ -120,6 +134,12 @@ impl<D: HostDevice> ModelReplica<D> {
     #[must_use]
     pub fn device(&self) -> &D {
         self.state.device()
+    }
+
+    /// Its parameters that lie apart.
+    #[must_use]
+    pub fn frozen(&self) -> &Frozen {
+        &self.frozen
     }
 
     /// The rule that its updates follow.
@@ -164,7 +184,7 @@ impl<D: HostDevice> ModelReplica<D> {
     ) -> Result<Rows, EngineError> {
         self.model.check_inputs(rows, inputs)?;
         let averages = self.about.state.averages;
-        let Self { model, seed, state: held, saved, scratch, outputs, .. } = self;
+        let Self { model, seed, state: held, frozen, saved, scratch, outputs, .. } = self;
         let (device, state) = (held.device(), held.state());
         let place = (state.applied, MicroBatch(0));
         let pass = Pass { newest, ..passes::pass(device, Mode::Evaluate, *seed, place, rows) };
@@ -172,7 +192,7 @@ impl<D: HostDevice> ModelReplica<D> {
         let mut own = Whole::<D>(state.averaged());
         let mut brought = brought.map(|by| Brought { held: held.held(), section, by });
         let params = parameters::<D>(&mut own, &mut brought);
-        let mut room = room::<D>(params, state, saved, scratch, outputs);
+        let mut room = room::<D>((params, frozen), state, saved, scratch, outputs);
         Ok(passes::forward(model, &pass, &mut room, lend(inputs), None))
     }
 
@@ -188,7 +208,8 @@ impl<D: HostDevice> ModelReplica<D> {
         self.model.check_batch(batch)?;
         expect_length("gradient", self.about.gradient_len(), gradient.elements())?;
         assert_eq!(figures.len(), group.micro_batches.len() as usize, "figures of each micro-batch");
-        let Self { model, seed, state: held, saved, scratch, outputs, beside, stack, losses, .. } = self;
+        let Self { model, seed, state: held, frozen, saved, scratch, outputs, beside, stack, losses, .. } =
+            self;
         let (device, scale, state) = (held.device(), held.loss_scale(), held.state());
         let alone = [batch.rows];
         // Stages round where they add up several.
@@ -210,7 +231,8 @@ impl<D: HostDevice> ModelReplica<D> {
         let mut own = Whole::<D>(state.section(Section::Parameters));
         let section = Section::Parameters;
         let mut brought = brought.map(|by| Brought { held: held.held(), section, by });
-        let room = room::<D>(parameters::<D>(&mut own, &mut brought), state, saved, scratch, outputs);
+        let params = parameters::<D>(&mut own, &mut brought);
+        let room = room::<D>((params, frozen), state, saved, scratch, outputs);
         let (x, targets) = (lend(batch.inputs), lend_targets(&batch.targets));
         let all = &mut InHost { open: gradient.elements(), gradient, device, wire: after };
         let to = Training::<D> {
@@ -339,13 +361,13 @@ fn stack<D: HostDevice>(model: &Model<D>) -> Stack {
 }
 
 fn room<'a, D: HostDevice>(
-    params: &'a mut dyn Parameters<D>,
+    (params, frozen): (&'a mut dyn Parameters<D>, &'a Frozen),
     state: &'a State,
     saved: &'a mut Flat,
     scratch: &'a mut Flat,
     outputs: &'a mut Flat,
 ) -> Room<'a, D> {
-    Room { params, stats: state.section(Section::Stats), saved, scratch, outputs }
+    Room { params, frozen, stats: state.section(Section::Stats), saved, scratch, outputs }
 }
 
 fn lend<D: HostDevice>(inputs: Inputs<'_>) -> Input<'_, D> {
@@ -433,6 +455,12 @@ impl<D: HostDevice> Replica for ModelReplica<D> {
 
     fn swap_state(&mut self, other: &mut State) -> Result<(), EngineError> {
         self.state.swap(other);
+        Ok(())
+    }
+
+    fn set_frozen(&mut self, frozen: Frozen) -> Result<(), EngineError> {
+        assert_eq!(frozen.len(), self.about.layout.frozen_len(), "parameters of another model");
+        self.frozen = frozen;
         Ok(())
     }
 

@@ -20,6 +20,8 @@ use std::ops::Range;
 pub(crate) struct Room<'a, D: Device> {
     /// The parameters.
     pub params: &'a mut dyn Parameters<D>,
+    /// Those that lie apart.
+    pub frozen: D::Ref<'a>,
     /// All running statistics.
     pub stats: D::Ref<'a>,
     /// What stages keep; full planned length.
@@ -119,6 +121,7 @@ pub(crate) fn train<D: Device>(
     let mut trained = Trained { device: pass.device, frozen, all, open: layout.parameters };
     let io = Backward {
         params: &mut *room.params as &mut dyn Parameters<D>,
+        frozen: shorter::<D>(room.frozen),
         x: x.shorter(),
         y: shorter::<D>(y),
         saved: whole::<D>(&mut room.saved),
@@ -174,6 +177,7 @@ pub(crate) fn forward<D: Device>(
     let mut sums = stat_sums;
     let io = Forward {
         params: &mut *room.params as &mut dyn Parameters<D>,
+        frozen: shorter::<D>(room.frozen),
         stats: shorter::<D>(room.stats),
         stat_sums: sums.as_mut().map(whole::<D>),
         x: x.shorter(),

@@ -8,6 +8,7 @@ use crate::about::About;
 use crate::batch::{BatchFigures, BatchView, EvaluationCounts, Inputs};
 use crate::device::LossSums;
 use crate::error::EngineError;
+use crate::frozen::Frozen;
 use crate::gathering::Gathering;
 use crate::gradient::{Gradient, MicroBatchGroup};
 use crate::keeping::Keeping;
@@ -96,6 +97,14 @@ pub trait Replica: Send {
     ///
     /// *Errors*: [`EngineError::Device`]; the replica then has no state. *Panics* if a section has another length.
     fn swap_state(&mut self, other: &mut State) -> Result<(), EngineError>;
+
+    /// Is given the parameters that lie apart ([`Layout::frozen`](crate::Layout::frozen)), in place of those that it has.
+    ///
+    /// *Errors*: [`EngineError::Device`]. *Panics* if the model has others.
+    fn set_frozen(&mut self, frozen: Frozen) -> Result<(), EngineError> {
+        assert!(frozen.is_empty(), "all parameters of this model are in its state");
+        Ok(())
+    }
 
     /// How it keeps gradients where it computes them, if it does.
     fn keeping(&mut self) -> Option<&mut dyn Keeping>;

@@ -148,11 +148,13 @@ pub struct ParamLayout {
     pub parameters: Vec<Parameter>,
     /// Running statistics, in order of offset, without gaps; they start as `init` says and do not decay.
     pub stats: Vec<Parameter>,
+    /// Parameters that stay as they are, in order of offset, without gaps: they lie apart from the others, and have no gradient.
+    pub frozen: Vec<Parameter>,
 }
 
 impl ParamLayout {
     /// A stage that keeps nothing.
-    pub const NOTHING: Self = Self { parameters: Vec::new(), stats: Vec::new() };
+    pub const NOTHING: Self = Self { parameters: Vec::new(), stats: Vec::new(), frozen: Vec::new() };
 
     /// Elements of all parameters.
     #[must_use]
@@ -164,6 +166,19 @@ impl ParamLayout {
     #[must_use]
     pub fn stats_len(&self) -> usize {
         self.stats.iter().map(Parameter::elements).sum()
+    }
+
+    /// Elements of all parameters that stay as they are.
+    #[must_use]
+    pub fn frozen_len(&self) -> usize {
+        self.frozen.iter().map(Parameter::elements).sum()
+    }
+
+    /// The same with all parameters among those that stay as they are. *Panics* if some are there already.
+    #[must_use]
+    pub(crate) fn all_frozen(self) -> Self {
+        assert!(self.frozen.is_empty(), "a stage that has no other inside");
+        Self { parameters: Vec::new(), stats: self.stats, frozen: self.parameters }
     }
 
     /// Adds a parameter behind the others. Tensors of two or more dimensions decay.
@@ -183,20 +198,50 @@ impl ParamLayout {
         self
     }
 
-    /// Puts the tensors of a stage behind the others, with `name` in front of theirs unless it is empty; says where its parameters and
-    /// its statistics lie then.
-    pub(crate) fn append(&mut self, name: &str, stage: Self) -> [Range<usize>; 2] {
-        let prefix = if name.is_empty() { String::new() } else { format!("{name}.") };
+    /// Puts the tensors of a stage behind the others, with `name` in front of theirs unless it is empty; says where they lie then.
+    pub(crate) fn append(&mut self, name: &str, stage: Self) -> Place {
+        let prefix = prefix(name);
         let moved = |list: Vec<Parameter>, by: usize| {
             let moved =
                 |p: Parameter| Parameter { name: format!("{prefix}{}", p.name), offset: p.offset + by, ..p };
             list.into_iter().map(moved).collect::<Vec<_>>()
         };
-        let (params, stats) = (self.parameters_len(), self.stats_len());
+        let (params, stats, frozen) = (self.parameters_len(), self.stats_len(), self.frozen_len());
         self.parameters.extend(moved(stage.parameters, params));
         self.stats.extend(moved(stage.stats, stats));
-        [params..self.parameters_len(), stats..self.stats_len()]
+        self.frozen.extend(moved(stage.frozen, frozen));
+        Place {
+            params: params..self.parameters_len(),
+            stats: stats..self.stats_len(),
+            frozen: frozen..self.frozen_len(),
+        }
     }
+}
+
+impl<D: Device> dyn Stage<D> {
+    /// [Freezes](Stage::freeze) what is inside of it; says whether all of its own is to lie apart.
+    pub(crate) fn freeze_inside(&mut self, prefix: &str, named: &dyn Fn(&str) -> bool) -> bool {
+        self.freeze(prefix, named);
+        let tensors = &self.layout().parameters;
+        let is_named = |tensor: &Parameter| named(&format!("{prefix}{}", tensor.name));
+        self.leaves_out_gradients() && !tensors.is_empty() && tensors.iter().all(is_named)
+    }
+}
+
+/// What stands in front of the names of a stage's tensors.
+pub(crate) fn prefix(name: &str) -> String {
+    if name.is_empty() { String::new() } else { format!("{name}.") }
+}
+
+/// Where the tensors of a stage lie among those of the one that it is inside of.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Place {
+    /// Its parameters.
+    pub params: Range<usize>,
+    /// Its running statistics.
+    pub stats: Range<usize>,
+    /// Its parameters that stay as they are.
+    pub frozen: Range<usize>,
 }
 
 /// Room for the keys and values of texts that a model goes on with: of all their tokens, so that each is computed once.
@@ -378,6 +423,8 @@ impl<'a, D: Device> Input<'a, D> {
 pub struct Forward<'a, D: Device, P = <D as Device>::Ref<'a>> {
     /// Its parameters.
     pub params: P,
+    /// Those of stages inside of it that stay as they are.
+    pub frozen: D::Ref<'a>,
     /// Its running statistics.
     pub stats: D::Ref<'a>,
     /// Where the micro-batch's statistics (times rows) go, when training; as long as `stats`.
@@ -396,6 +443,8 @@ pub struct Forward<'a, D: Device, P = <D as Device>::Ref<'a>> {
 pub struct Backward<'a, D: Device, G = <D as Device>::Mut<'a>, P = <D as Device>::Ref<'a>> {
     /// Its parameters.
     pub params: P,
+    /// Those of stages inside of it that stay as they are.
+    pub frozen: D::Ref<'a>,
     /// Its input in the forward pass.
     pub x: Input<'a, D>,
     /// Its output in the forward pass; anything if it does not need it ([`Needs::output`]).
@@ -406,7 +455,7 @@ pub struct Backward<'a, D: Device, G = <D as Device>::Mut<'a>, P = <D as Device>
     pub dy: D::Mut<'a>,
     /// The gradient of its input, overwritten; none for the first stage, and for [`GradientUse::InPlace`].
     pub dx: Option<D::Mut<'a>>,
-    /// The gradient of its parameters, overwritten.
+    /// The gradient of its parameters, overwritten; of no element where they stay as they are ([`Stage::leaves_out_gradients`]).
     pub grads: G,
     /// Scratch; full planned length.
     pub scratch: D::Mut<'a>,
@@ -534,6 +583,17 @@ pub trait Stage<D: Device>: Send + Sync {
     fn adds_back(&self) -> bool {
         false
     }
+
+    /// Whether its backward pass does without the gradients of all its parameters, and of what they cost, where `grads` has no element.
+    /// One that says so may have its parameters among those that stay as they are; `params` has them then as ever.
+    fn leaves_out_gradients(&self) -> bool {
+        false
+    }
+
+    /// Of a stage that has others inside, which it plans itself: puts the parameters of each that [leaves out gradients](Stage::leaves_out_gradients), and of
+    /// which all are to stay as they are, apart from the others ([`ParamLayout::frozen`]). `named` says which these are, by the names that they have with `prefix` in front. Called
+    /// once, after [`Stage::plan`].
+    fn freeze(&mut self, _prefix: &str, _named: &dyn Fn(&str) -> bool) {}
 
     /// Computes `y`.
     fn forward(&self, pass: &Pass<'_, D>, io: Forward<'_, D>);

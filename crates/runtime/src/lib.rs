@@ -85,6 +85,6 @@ pub use recipe::{ComputeParts, Fabric, FabricError, Plane, RankParts, Recipe, Va
 pub use run::{Ranks, RunPlan, supervise};
 pub use run_files::{RunFacts, RunFiles};
 pub use rustix::process::Signal;
-pub use state_files::specs;
+pub use state_files::{frozen_specs, specs};
 pub use uplink::{Callee, HostConfig, HostEnd, HostNews, Succession, Uplink, UplinkError};
 pub use visit::visit;

@@ -64,6 +64,8 @@ pub struct RunFacts {
     pub own_metrics: Vec<(String, OwnMetric)>,
     /// What turns a sample as people have it into what the model is trained on, for every manifest.
     pub preparation: Option<serde_json::Value>,
+    /// The digest of the parameters that stay as they are, where some lie apart.
+    pub frozen: Option<dtrain_types::Digest>,
     /// What a supervisor that died in this run has written down, where its ranks may still be there.
     pub found: Option<Found>,
     /// Whether TensorBoard gets its files.
@@ -466,6 +468,7 @@ impl RunFiles {
             created: format!("{:.0}", UnixTime::now().0),
             revision: facts.revision.clone(),
             preparation: facts.preparation.clone(),
+            frozen: facts.frozen,
             stopping: None,
             shards: shards.collect(),
             tensors: facts.specs.clone(),

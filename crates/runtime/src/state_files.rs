@@ -29,11 +29,19 @@ fn section_specs(layout: &Layout, section: Section) -> Vec<TensorSpec> {
         Section::First => (Section::Parameters, "optimizer.m"),
         Section::Second => (Section::Parameters, "optimizer.v"),
         Section::Average => (Section::Parameters, "average"),
+        Section::Frozen => (Section::Frozen, "model"),
     };
-    let tensors = layout.tensors.iter().chain(&layout.kept).filter(|tensor| tensor.section == of);
+    let all = layout.tensors.iter().chain(&layout.kept).chain(&layout.frozen);
+    let tensors = all.filter(|tensor| tensor.section == of);
     let spec =
         |t: &Tensor| TensorSpec::new(format!("{prefix}.{}", t.name), &t.shape, section.name(), t.offset);
     tensors.map(spec).collect()
+}
+
+/// The parameters that stay as they are and lie apart, as the file of a run names them: as a checkpoint would.
+#[must_use]
+pub fn frozen_specs(layout: &Layout) -> Vec<TensorSpec> {
+    section_specs(layout, Section::Frozen)
 }
 
 /// Loads a checkpoint into the replica: into fresh memory first, swapped in when it is whole and its digest agrees

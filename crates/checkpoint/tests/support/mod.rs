@@ -88,6 +88,7 @@ impl State {
             revision: "test".to_owned(),
             stopping: None,
             preparation: None,
+            frozen: None,
             shards: Vec::new(),
             tensors: self.specs.clone(),
         }

@@ -50,6 +50,7 @@ pub fn train<R: Rig>(rig: &R, mut after: impl FnMut(u64)) -> (Vec<f64>, Vec<f32>
             &pass,
             Forward {
                 params: rig.r(&params),
+                frozen: R::D::part(rig.r(&params), 0..0),
                 stats: rig.r(&stats),
                 stat_sums: Some(rig.w(&mut sums)),
                 x: Input::Values(rig.ra(images, ROWS * 64)),
@@ -66,6 +67,7 @@ pub fn train<R: Rig>(rig: &R, mut after: impl FnMut(u64)) -> (Vec<f64>, Vec<f32>
             &pass,
             Backward {
                 params: rig.r(&params),
+                frozen: R::D::part(rig.r(&params), 0..0),
                 x: Input::Values(rig.ra(images, ROWS * 64)),
                 y: rig.ra(&y, ROWS * 10),
                 saved: rig.w(&mut saved),

@@ -25,7 +25,7 @@ impl ByProgram {
 
     /// What the program reads, when it may begin.
     fn lend<D: LendsMemory>(&self, reads: Reads<'_, D>) -> DeviceView {
-        let Reads { device, applied, params, stats } = reads;
+        let Reads { device, applied, params, frozen: _, stats } = reads;
         let view = DeviceView {
             applied,
             parameters: D::lent(params.part(0..self.facts.parameters)),

@@ -54,11 +54,12 @@ impl<D: OwnMemory> ByStages<D> {
     /// Forward in evaluation mode; the outputs lie in the memory of passes.
     fn infer(&mut self, reads: Reads<'_, D>, rows: usize, inputs: Inputs<'_>) -> Result<Rows, EngineError> {
         self.model.check_inputs(rows, inputs)?;
-        let Reads { device, applied, params, stats } = reads;
+        let Reads { device, applied, params, frozen, stats } = reads;
         let x = self.feeds.inputs(device, inputs)?;
         let pass = passes::pass(device, Mode::Evaluate, self.seed, (applied, MicroBatch(0)), rows);
         let mut room = Room {
             params,
+            frozen: reborrow::<D>(frozen),
             stats: reborrow::<D>(stats),
             saved: D::take(&mut self.saved),
             scratch: D::take(&mut self.scratch),
@@ -87,11 +88,12 @@ impl<D: OwnMemory> MakesPasses<D> for ByStages<D> {
         writes: Writes<'_, D>,
     ) -> Result<D::Sums, EngineError> {
         self.model.check_batch(batch)?;
-        let Reads { device, params, stats, .. } = reads;
+        let Reads { device, params, frozen, stats, .. } = reads;
         let (x, targets) = self.feeds.batch(device, place, batch)?;
         let pass = passes::pass(device, Mode::Train, self.seed, place, batch.rows);
         let room = Room {
             params,
+            frozen: reborrow::<D>(frozen),
             stats: reborrow::<D>(stats),
             saved: D::take(&mut self.saved),
             scratch: D::take(&mut self.scratch),

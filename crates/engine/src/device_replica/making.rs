@@ -17,6 +17,8 @@ pub(super) struct Reads<'a, D: OwnMemory> {
     pub applied: Step,
     /// The parameters, wherever they are.
     pub params: &'a mut dyn Parameters<D>,
+    /// Those that lie apart.
+    pub frozen: D::Ref<'a>,
     /// All running statistics, with the scale of the loss behind them.
     pub stats: D::Ref<'a>,
 }

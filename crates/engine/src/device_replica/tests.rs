@@ -95,37 +95,45 @@ fn it_takes_the_memory_of_its_table_and_room_for_two_batches() {
 
 #[test]
 fn it_makes_the_steps_of_a_replica_in_the_host_s_memory_bit_for_bit() {
-    for (chain, input, targets) in models() {
-        let (mut host, mut far) = pair(chain, &input);
-        assert_eq!(state_digest(&mut far), host.state().state_digest(), "the same start");
-        let numbers = Numbers::of(1, targets);
-        let batch = numbers.batch(&input);
-        let mut sums =
-            [vec![f32::NAN; host.about().gradient_len()], vec![f32::NAN; host.about().gradient_len()]];
-        for step in 1..=3 {
-            let mut figures = Vec::new();
-            for (replica, sum) in [&mut host as &mut dyn Replica, &mut far].into_iter().zip(&mut sums) {
-                let mut second = vec![f32::NAN; sum.len()];
-                for (m, to) in [&mut *sum, &mut second].into_iter().enumerate() {
-                    let micro = MicroBatch(m as u32);
-                    figures.push(micro_batch(replica, Step(step), micro, &batch, to).expect("it fits"));
+    for (at, (chain, input, targets)) in models().into_iter().enumerate() {
+        // Also where parameters lie apart.
+        let frozen = [&["conv1*", "norm1*"][..], &["tokens", "places", "blocks.0*"], &[]][at];
+        let frozen =
+            Grouping { frozen: frozen.iter().map(|it| (*it).into()).collect(), ..Grouping::default() };
+        let model = || Model::new(&device(), chain(), input.clone(), Loss::cross_entropy()).expect("it fits");
+        let grouped = || model().grouped(&frozen).expect("there are such parameters");
+        assert_eq!(grouped().layout().frozen_len() > 0, at < 2);
+        for (mut host, mut far) in [pair_of(model), pair_of(grouped)] {
+            assert_eq!(state_digest(&mut far), host.state().state_digest(), "the same start");
+            let numbers = Numbers::of(1, targets);
+            let batch = numbers.batch(&input);
+            let mut sums =
+                [vec![f32::NAN; host.about().gradient_len()], vec![f32::NAN; host.about().gradient_len()]];
+            for step in 1..=3 {
+                let mut figures = Vec::new();
+                for (replica, sum) in [&mut host as &mut dyn Replica, &mut far].into_iter().zip(&mut sums) {
+                    let mut second = vec![f32::NAN; sum.len()];
+                    for (m, to) in [&mut *sum, &mut second].into_iter().enumerate() {
+                        let micro = MicroBatch(m as u32);
+                        figures.push(micro_batch(replica, Step(step), micro, &batch, to).expect("it fits"));
+                    }
+                    replica.add(Wire::F32, &second, sum);
+                    replica.update(Step(step), sum, 2.0 * targets as f64, 8).expect("it is finite");
                 }
-                replica.add(Wire::F32, &second, sum);
-                replica.update(Step(step), sum, 2.0 * targets as f64, 8).expect("it is finite");
+                assert_eq!(figures[..2], figures[2..]);
+                assert!(sums[0].iter().zip(&sums[1]).all(|(a, b)| a.to_bits() == b.to_bits()));
             }
-            assert_eq!(figures[..2], figures[2..]);
-            assert!(sums[0].iter().zip(&sums[1]).all(|(a, b)| a.to_bits() == b.to_bits()));
+            assert_eq!((far.applied(), state_digest(&mut far)), (Step(3), host.state().state_digest()));
+            let counts = || EvaluationCounts::new(10).with_ranking();
+            let (mut ours, mut theirs) = (counts(), counts());
+            assert_eq!(far.evaluate(&batch, &mut ours), host.evaluate(&batch, &mut theirs));
+            assert_eq!(ours, theirs);
+            assert!(ours.ranking.is_some_and(|ranking| ranking.means().is_some()));
+            let mut outputs = [vec![0.0; targets * 10], vec![1.0; targets * 10]];
+            far.predict(ROWS, batch.inputs, &mut outputs[0]).expect("it fits");
+            host.predict(ROWS, batch.inputs, &mut outputs[1]).expect("it fits");
+            assert_eq!(outputs[0], outputs[1]);
         }
-        assert_eq!((far.applied(), state_digest(&mut far)), (Step(3), host.state().state_digest()));
-        let counts = || EvaluationCounts::new(10).with_ranking();
-        let (mut ours, mut theirs) = (counts(), counts());
-        assert_eq!(far.evaluate(&batch, &mut ours), host.evaluate(&batch, &mut theirs));
-        assert_eq!(ours, theirs);
-        assert!(ours.ranking.is_some_and(|ranking| ranking.means().is_some()));
-        let mut outputs = [vec![0.0; targets * 10], vec![1.0; targets * 10]];
-        far.predict(ROWS, batch.inputs, &mut outputs[0]).expect("it fits");
-        host.predict(ROWS, batch.inputs, &mut outputs[1]).expect("it fits");
-        assert_eq!(outputs[0], outputs[1]);
     }
 }
 

@@ -80,7 +80,7 @@ fn scaled(rows: &Range<usize>, by: usize) -> Range<usize> {
 impl Apart {
     /// The forward pass, one micro-batch after the other.
     pub(super) fn forward<D: Device>(&self, stage: &dyn Stage<D>, pass: &Pass<'_, D>, io: Forward<'_, D>) {
-        let Forward { params, stats, stat_sums, x, mut y, mut saved, scratch } = io;
+        let Forward { params, frozen, stats, stat_sums, x, mut y, mut saved, scratch } = io;
         let (others, mut scratch) = D::split_mut(scratch, self.sums);
         let scratch_len = D::len_mut(&scratch);
         let mut sums =
@@ -92,6 +92,7 @@ impl Apart {
                 &one,
                 Forward {
                     params: D::part(params, 0..D::len(params)),
+                    frozen: D::part(frozen, 0..D::len(frozen)),
                     stats: D::part(stats, 0..D::len(stats)),
                     stat_sums: sums.as_mut().map(|sums| sums.buffer(merger.next_buffer())),
                     x: x.part(scaled(&rows, self.per_row[0])),
@@ -110,7 +111,7 @@ impl Apart {
 
     /// The backward pass, one micro-batch after the other.
     pub(super) fn backward<D: Device>(&self, stage: &dyn Stage<D>, pass: &Pass<'_, D>, io: Backward<'_, D>) {
-        let Backward { params, x, y, mut saved, mut dy, mut dx, grads, scratch } = io;
+        let Backward { params, frozen, x, y, mut saved, mut dy, mut dx, grads, scratch } = io;
         let (others, mut scratch) = D::split_mut(scratch, self.sums);
         let scratch_len = D::len_mut(&scratch);
         let mut sums = Sums::<D> { len: D::len_mut(&grads), first: grads, others, wire: pass.wire };
@@ -123,6 +124,7 @@ impl Apart {
                 &one,
                 Backward {
                     params: D::part(params, 0..D::len(params)),
+                    frozen: D::part(frozen, 0..D::len(frozen)),
                     x: x.part(x_part.clone()),
                     // One that nobody reads may be anything, and shorter.
                     y: D::part(y, if reads_output { y_part.clone() } else { 0..0 }),

@@ -20,7 +20,7 @@ use super::recomputed::Recomputed;
 use crate::describe::{Description, Part};
 use crate::device::Device;
 use crate::stage::{
-    ArenaPlan, Backward, Forward, GradientUse, Input, Needs, ParamLayout, Pass, Shape, Stage,
+    ArenaPlan, Backward, Forward, GradientUse, Input, Needs, ParamLayout, Pass, Place, Shape, Stage, prefix,
 };
 use crate::windows::{Call, Itinerary};
 use std::ops::Range;
@@ -30,7 +30,7 @@ const LINE: usize = 16;
 
 /// Where the input or output of a stage lies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Place {
+enum Values {
     /// In the chain's own input.
     Input,
     /// At this offset of the chain's saved memory.
@@ -44,14 +44,14 @@ pub(crate) struct Child<D: Device> {
     /// Its name; empty to show its parameters under the chain's own name.
     pub(crate) name: String,
     pub(crate) stage: Box<dyn Stage<D>>,
-    /// Its slice of the chain's parameters; empty for one that is tied.
-    pub(crate) params: Range<usize>,
+    /// Its slices of the chain's parameters and statistics; of one that is tied there are no parameters.
+    pub(crate) place: Place,
+    /// Whether it is no chain itself, and all its parameters are among those that stay as they are.
+    is_frozen: bool,
     /// The parameter that it uses in place of its own.
     tied: Option<Tie>,
-    /// Its slice of the chain's statistics.
-    pub(crate) stats: Range<usize>,
-    x: Place,
-    y: Place,
+    x: Values,
+    y: Values,
     /// Its slice of the chain's saved memory.
     saved: Range<usize>,
     /// Elements per sample of its input and output.
@@ -70,8 +70,9 @@ pub(crate) struct Child<D: Device> {
 struct Tie {
     /// Its name in the chain.
     name: String,
-    /// Where it lies among the chain's parameters.
-    params: Range<usize>,
+    /// Where it lies among the chain's parameters, or among those that stay as they are.
+    place: Range<usize>,
+    is_frozen: bool,
 }
 
 /// Stages one after another. See the file's comment.
@@ -82,6 +83,8 @@ pub struct Chain<D: Device> {
     pong: usize,
     /// The first stage that does not work in place: it writes the chain's `dx`.
     first_apart: usize,
+    /// The first stage that has to do with the backward pass where nobody wants the chain's `dx`.
+    first_trained: usize,
 }
 
 impl<D: Device> Default for Chain<D> {
@@ -94,7 +97,8 @@ impl<D: Device> Chain<D> {
     /// A chain of no stage yet.
     #[must_use]
     pub fn new() -> Self {
-        Self { children: Vec::new(), layout: ParamLayout::NOTHING, ping: 0, pong: 0, first_apart: 0 }
+        let layout = ParamLayout::NOTHING;
+        Self { children: Vec::new(), layout, ping: 0, pong: 0, first_apart: 0, first_trained: 0 }
     }
 
     /// Adds a stage under the number of stages before it, as PyTorch's `Sequential` names its modules.
@@ -110,11 +114,11 @@ impl<D: Device> Chain<D> {
         self.children.push(Child {
             name: name.into(),
             stage: Box::new(stage),
-            params: 0..0,
+            place: Place::default(),
+            is_frozen: false,
             tied: None,
-            stats: 0..0,
-            x: Place::Input,
-            y: Place::Output,
+            x: Values::Input,
+            y: Values::Output,
             saved: 0..0,
             per_row: [0, 0],
             apart: None,
@@ -132,7 +136,7 @@ impl<D: Device> Chain<D> {
     pub fn tied(mut self, name: &str, stage: impl Stage<D> + 'static, to: &str) -> Self {
         self = self.named(name, stage);
         let child = self.children.last_mut().expect("it was just added");
-        child.tied = Some(Tie { name: to.into(), params: 0..0 });
+        child.tied = Some(Tie { name: to.into(), place: 0..0, is_frozen: false });
         self
     }
 
@@ -152,9 +156,10 @@ impl<D: Device> Chain<D> {
         self.children.iter().any(|child| child.tied.is_some())
     }
 
-    /// The parameters that belong to two stages.
+    /// The parameters that belong to two stages, and are trained.
     pub(crate) fn ties(&self) -> Vec<Range<usize>> {
-        self.children.iter().filter_map(|child| child.tied.as_ref()).map(|tie| tie.params.clone()).collect()
+        let ties = self.children.iter().filter_map(|child| child.tied.as_ref());
+        ties.filter(|tie| !tie.is_frozen).map(|tie| tie.place.clone()).collect()
     }
 
     /// What its passes ask for, stage by stage, where nobody wants the gradient of its input.
@@ -162,9 +167,9 @@ impl<D: Device> Chain<D> {
         let read = |child: &Child<D>| Some(child.used()).filter(|used| !used.is_empty());
         let forward = self.children.iter().filter(|child| !child.skipped).filter_map(read);
         let mut backward = Vec::new();
-        for child in self.children.iter().skip(self.first_apart).rev() {
+        for child in self.children.iter().skip(self.last_back(None::<()>)).rev() {
             backward.extend(read(child).map(Call::Reads));
-            backward.push(Call::Settles(child.params.start));
+            backward.push(Call::Settles(child.place.params.start));
         }
         Itinerary { forward: forward.collect(), backward }
     }
@@ -194,7 +199,7 @@ impl<D: Device> Chain<D> {
         input: &Shape,
         space: &mut ArenaPlan,
     ) -> Result<Shape, (String, &'static str, String)> {
-        let (mut shape, mut place) = (input.clone(), Place::Input);
+        let (mut shape, mut place) = (input.clone(), Values::Input);
         let (mut saved, mut scratch) = (space.saved, 0);
         let group = space.group;
         let last = self.children.len().saturating_sub(1);
@@ -215,9 +220,9 @@ impl<D: Device> Chain<D> {
             if child.skipped {
                 child.y = place;
             } else if i == last {
-                child.y = Place::Output;
+                child.y = Values::Output;
             } else {
-                child.y = Place::Inside(saved);
+                child.y = Values::Inside(saved);
                 saved += round_up(device.activation_len(next.rows() * next.per_row()));
             }
             let kept = if child.apart.is_some() { round_up(own.saved) * group } else { own.saved };
@@ -276,12 +281,23 @@ impl<D: Device> Chain<D> {
         Ok(())
     }
 
-    /// Lets the backward pass of a whole model end behind the stages whose parameters all lie in front of this element: nobody wants
-    /// their gradients.
+    /// Lets the backward pass end behind the stages whose parameters all lie in front of this element, where nobody wants what comes before
+    /// them.
     pub(crate) fn stop_in_front_of(&mut self, parameter: usize) {
-        let idle = |child: &&Child<D>| child.params.end <= parameter && child.tied.is_none();
+        let is_trained = |tie: &Tie| !tie.is_frozen;
+        let idle = |child: &&Child<D>| {
+            child.place.params.end <= parameter && !child.tied.as_ref().is_some_and(is_trained)
+        };
         let idle = self.children.iter().take_while(idle).count();
-        self.first_apart = self.first_apart.max(idle.min(self.children.len().saturating_sub(1)));
+        self.first_trained = idle.min(self.children.len().saturating_sub(1));
+    }
+
+    /// The last stage of the backward pass, which is the first that it comes to anything for.
+    fn last_back<T>(&self, wanted: Option<T>) -> usize {
+        match wanted {
+            Some(_) => self.first_apart,
+            None => self.first_apart.max(self.first_trained),
+        }
     }
 
     /// Walks back as [`Chain::backward`] does, and notes how long the two buffers must be.
@@ -329,7 +345,31 @@ impl<D: Device> Child<D> {
 
     /// The parameters that it reads, and whose gradients it writes.
     fn used(&self) -> Range<usize> {
-        self.tied.as_ref().map_or(&self.params, |tie| &tie.params).clone()
+        match &self.tied {
+            None => self.place.params.clone(),
+            Some(tie) if tie.is_frozen => 0..0,
+            Some(tie) => tie.place.clone(),
+        }
+    }
+
+    /// All parameters that are its own, wherever they lie.
+    fn params<'b, 'a: 'b>(&self, params: &'b mut dyn Parameters<D>, frozen: D::Ref<'a>) -> D::Ref<'b> {
+        match &self.tied {
+            Some(tie) if tie.is_frozen => D::part(frozen, tie.place.clone()),
+            None if self.is_frozen => D::part(frozen, self.place.frozen.clone()),
+            _ => params.part(self.used()),
+        }
+    }
+
+    /// Those of stages inside of it that stay as they are.
+    fn frozen<'b, 'a: 'b>(&self, frozen: D::Ref<'a>) -> D::Ref<'b> {
+        D::part(frozen, if self.is_frozen { 0..0 } else { self.place.frozen.clone() })
+    }
+
+    /// Its tensors.
+    fn layout(&self) -> ParamLayout {
+        let layout = self.stage.layout().clone();
+        if self.is_frozen { layout.all_frozen() } else { layout }
     }
 
     fn forward(&self, pass: &Pass<'_, D>, io: Forward<'_, D>, plus: Option<D::Ref<'_>>) {
@@ -357,20 +397,22 @@ fn round_up(len: usize) -> usize {
 ///
 /// *Errors*: a parameter to tie to that is not there, or is another one than its own would be.
 fn append<D: Device>(into: &mut ParamLayout, child: &mut Child<D>) -> Result<(), String> {
-    let mut from = child.stage.layout().clone();
+    let mut from = child.layout();
     if let Some(tie) = &mut child.tied {
         let own = std::mem::take(&mut from.parameters);
-        let to = into.parameters.iter().find(|p| p.name == tie.name);
+        let trained = into.parameters.iter().find(|p| p.name == tie.name);
+        let to = trained.or_else(|| into.frozen.iter().find(|p| p.name == tie.name));
         let to = to.ok_or_else(|| format!("there is no {} before it to be tied to", tie.name))?;
+        tie.is_frozen = trained.is_none();
         match &own[..] {
-            [own] if own.shape == to.shape => tie.params = to.offset..to.offset + to.elements(),
+            [own] if own.shape == to.shape => tie.place = to.offset..to.offset + to.elements(),
             _ => {
                 let own: Vec<_> = own.iter().map(|own| &own.shape).collect();
                 return Err(format!("its parameters {own:?} cannot be {} {:?}", tie.name, to.shape));
             }
         }
     }
-    [child.params, child.stats] = into.append(&child.name, from);
+    child.place = into.append(&child.name, from);
     Ok(())
 }
 
@@ -429,16 +471,33 @@ impl<D: Device> Stage<D> for Chain<D> {
         })
     }
 
+    fn freeze(&mut self, before: &str, named: &dyn Fn(&str) -> bool) {
+        self.layout = ParamLayout::NOTHING;
+        for at in 0..self.children.len() {
+            let (own, rest) = self.children[at..].split_first_mut().expect("there is one");
+            // Whoever is tied to its parameter must do without its gradient as well.
+            let mut tied = rest.iter().filter(|child| child.tied.is_some());
+            let is_alone =
+                own.stage.shares().is_none() || tied.all(|child| child.stage.leaves_out_gradients());
+            let before = format!("{before}{}", prefix(&own.name));
+            let lies_apart = own.stage.freeze_inside(&before, named);
+            own.is_frozen = lies_apart && is_alone && own.tied.is_none();
+            append(&mut self.layout, own).expect("it was planned with these tensors");
+        }
+        let first = self.children.iter().map(|child| child.used()).find(|used| !used.is_empty());
+        self.stop_in_front_of(first.map_or(0, |used| used.start));
+    }
+
     fn forward(&self, pass: &Pass<'_, D>, io: Forward<'_, D>) {
-        let Forward { params, stats, stat_sums, x, y, saved, scratch } = io;
+        let Forward { params, frozen, stats, stat_sums, x, y, saved, scratch } = io;
         let params = &mut Whole::<D>(params);
-        self.walk(pass, Forward { params, stats, stat_sums, x, y, saved, scratch }, None);
+        self.walk(pass, Forward { params, frozen, stats, stat_sums, x, y, saved, scratch }, None);
     }
 
     fn backward(&self, pass: &Pass<'_, D>, io: Backward<'_, D>) {
-        let Backward { params, x, y, saved, dy, dx, grads, scratch } = io;
+        let Backward { params, frozen, x, y, saved, dy, dx, grads, scratch } = io;
         let (grads, params) = (&mut Inside::<D>(grads), &mut Whole::<D>(params));
-        self.walk_back(pass, Backward { params, x, y, saved, dy, dx, grads, scratch }, Outer::Apart);
+        self.walk_back(pass, Backward { params, frozen, x, y, saved, dy, dx, grads, scratch }, Outer::Apart);
     }
 }
 
@@ -483,21 +542,22 @@ impl<D: Device> Chain<D> {
         for (i, child) in self.children.iter().enumerate().filter(|(_, child)| !child.skipped) {
             let [x_len, y_len] = child.per_row.map(|n| n * pass.rows);
             let saved_to = D::len_mut(&io.saved);
-            let begin = if let Place::Inside(offset) = child.y { offset } else { child.saved.start };
+            let begin = if let Values::Inside(offset) = child.y { offset } else { child.saved.start };
             let (before, rest) = D::split_mut(D::part_mut(&mut io.saved, 0..saved_to), begin);
             let (mut inside, mut tail) = D::split_mut(rest, child.saved.start - begin);
             child.forward(
                 pass,
                 Forward {
-                    params: io.params.part(child.used()),
-                    stats: D::part(io.stats, child.stats.clone()),
-                    stat_sums: io.stat_sums.as_mut().map(|sums| D::part_mut(sums, child.stats.clone())),
+                    params: child.params(&mut *io.params, io.frozen),
+                    frozen: child.frozen(io.frozen),
+                    stats: D::part(io.stats, child.place.stats.clone()),
+                    stat_sums: io.stat_sums.as_mut().map(|sums| D::part_mut(sums, child.place.stats.clone())),
                     x: match child.x {
-                        Place::Inside(at) => Input::Values(look(device, D::read(&before), at, x_len)),
+                        Values::Inside(at) => Input::Values(look(device, D::read(&before), at, x_len)),
                         _ => io.x.shorter(),
                     },
                     y: match child.y {
-                        Place::Inside(_) => device.activations_mut(&mut inside, y_len),
+                        Values::Inside(_) => device.activations_mut(&mut inside, y_len),
                         // All of it: the rows of a model's outputs may lie apart.
                         _ => {
                             let all = D::len_mut(&io.y);
@@ -527,25 +587,26 @@ impl<D: Device> Chain<D> {
         io: Backward<'_, D, &mut dyn Gradients<D>, &mut dyn Parameters<D>>,
         outer: Outer,
     ) {
-        let Backward { params, x, y, mut saved, dy, dx, grads, scratch } = io;
+        let Backward { params, frozen, x, y, mut saved, dy, dx, grads, scratch } = io;
         let (ping, scratch) = D::split_mut(scratch, self.ping);
         let (pong, mut scratch) = D::split_mut(scratch, self.pong);
+        let last = self.last_back(dx.as_ref());
         let wanted = dx.is_some();
         let device = pass.device;
         let mut gradients = Between::<D> { device, outer: dy, ping, pong, goal: dx, at: Spot::Outer };
         let (saved_to, scratch_to) = (D::len_mut(&saved), D::len_mut(&scratch));
         for (i, child) in self.children.iter().enumerate().rev() {
             let [x_len, y_len] = child.per_row.map(|n| n * pass.rows);
-            if i < self.first_apart && !wanted {
+            if i < last && !wanted {
                 break;
             }
             if child.passed {
-                grads.settle(child.params.start);
+                grads.settle(child.place.params.start);
                 continue;
             }
             let to = match child.stage.needs().gradient {
                 GradientUse::InPlace => None,
-                _ if i == self.first_apart => Some(Spot::Goal),
+                _ if i == last => Some(Spot::Goal),
                 _ => Some(gradients.at.other()),
             };
             let (before, mut own) = D::split_mut(D::part_mut(&mut saved, 0..saved_to), child.saved.start);
@@ -553,10 +614,10 @@ impl<D: Device> Chain<D> {
             let plus = outer == Outer::Added && i == 0;
             let (mut dy, dx, outer) = gradients.lend(to, [x_len, y_len]);
             let y = match child.y {
-                Place::Inside(at) => inside(at, y_len),
-                Place::Output => D::part(y, 0..D::len(y)),
+                Values::Inside(at) => inside(at, y_len),
+                Values::Output => D::part(y, 0..D::len(y)),
                 // A view of the chain's own input: it needs no output.
-                Place::Input => D::part(y, 0..0),
+                Values::Input => D::part(y, 0..0),
             };
             if child.rectified {
                 device.relu_gradient(y, D::part_mut(&mut dy, 0..y_len));
@@ -564,9 +625,10 @@ impl<D: Device> Chain<D> {
             child.backward(
                 pass,
                 Backward {
-                    params: params.part(child.used()),
+                    params: child.params(&mut *params, frozen),
+                    frozen: child.frozen(frozen),
                     x: match child.x {
-                        Place::Inside(at) => Input::Values(inside(at, x_len)),
+                        Values::Inside(at) => Input::Values(inside(at, x_len)),
                         _ => x.shorter(),
                     },
                     y,
@@ -579,7 +641,7 @@ impl<D: Device> Chain<D> {
                 outer.filter(|_| plus),
             );
             gradients.at = to.unwrap_or(gradients.at);
-            grads.settle(child.params.start);
+            grads.settle(child.place.params.start);
         }
         if let (Spot::Outer, Some(dx)) = (gradients.at, gradients.goal) {
             // Every stage worked in place.

@@ -166,6 +166,10 @@ impl<D: Device, const N: usize> Stage<D> for Conv<N> {
         Ok(Shape::values(input.rows(), &output))
     }
 
+    fn leaves_out_gradients(&self) -> bool {
+        true
+    }
+
     fn take_on_relu(&mut self, before: &mut dyn Stage<D>) -> bool {
         let is_left = before.leave_relu();
         if is_left {
@@ -196,10 +200,12 @@ impl<D: Device, const N: usize> Stage<D> for Conv<N> {
             device.relu_gradient(y, D::part_mut(&mut dy, 0..len));
         }
         let (x, dy) = (x.values(), D::read(&dy));
-        let (dw, db) = D::split_mut(grads, self.weights());
-        let db = self.has_bias.then_some(db);
-        let room = Self::room(pass, &shape, &mut scratch);
-        device.conv_weight_gradient(&shape, x, dy, dw, db, room);
+        if D::len_mut(&grads) > 0 {
+            let (dw, db) = D::split_mut(grads, self.weights());
+            let db = self.has_bias.then_some(db);
+            let room = Self::room(pass, &shape, &mut scratch);
+            device.conv_weight_gradient(&shape, x, dy, dw, db, room);
+        }
         let Some(dx) = dx else { return };
         let w = D::part(params, 0..self.weights());
         let room = Self::room(pass, &shape, &mut scratch);

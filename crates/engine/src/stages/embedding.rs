@@ -83,6 +83,10 @@ impl<D: Device> Stage<D> for Embedding {
         true
     }
 
+    fn leaves_out_gradients(&self) -> bool {
+        true
+    }
+
     fn vocabulary(&self) -> Option<usize> {
         Some(self.vocabulary)
     }
@@ -116,6 +120,9 @@ impl<D: Device> Stage<D> for Embedding {
     }
 
     fn backward(&self, pass: &Pass<'_, D>, io: Backward<'_, D>) {
+        if D::len_mut(&io.grads) == 0 {
+            return;
+        }
         let shape = Rows { rows: pass.rows * self.time, width: self.width };
         let (dtable, dplaces) = D::split_mut(io.grads, self.vocabulary * self.width);
         let dy = D::read(&io.dy);

@@ -120,6 +120,10 @@ impl<D: Device> Stage<D> for HeadNorm {
         true
     }
 
+    fn leaves_out_gradients(&self) -> bool {
+        true
+    }
+
     fn plan(&mut self, device: &D, input: &Shape, space: &mut ArenaPlan) -> Result<Shape, String> {
         let (packed, all) = (input.width()?, self.heads + 2 * self.kv_heads);
         if self.heads == 0 || self.kv_heads == 0 || !packed.is_multiple_of(all) {
@@ -134,7 +138,7 @@ impl<D: Device> Stage<D> for HeadNorm {
         space.saved += 2 * (queries.rows + keys.rows);
         let scratch =
             |kind: Rows| 3 * device.activation_len(kind.rows * kind.width) + device.layer_norm_scratch(kind);
-        space.scratch += scratch(queries).max(scratch(keys));
+        space.scratch += scratch(queries).max(scratch(keys)) + self.head;
         Ok(input.clone())
     }
 
@@ -167,16 +171,18 @@ impl<D: Device> Stage<D> for HeadNorm {
     fn backward(&self, pass: &Pass<'_, D>, io: Backward<'_, D>) {
         let Backward { params, x, saved, dy, mut dx, mut grads, mut scratch, .. } = io;
         let (device, x, dy, saved) = (pass.device, x.values(), D::read(&dy), D::read(&saved));
+        let is_trained = D::len_mut(&grads) > 0;
         let rows = D::len(x) / self.packed();
         let mut kept = 0;
         for kind in self.kinds() {
             let norm = self.norm(&kind, rows);
             let len = norm.rows.rows * self.head;
             let memory = device.activation_len(len);
-            let needed = 3 * memory + device.layer_norm_scratch(norm.rows);
+            let needed = 3 * memory + device.layer_norm_scratch(norm.rows) + self.head;
             let (mut heads, rest) = D::split_mut(D::part_mut(&mut scratch, 0..needed), memory);
             let (mut gradients, rest) = D::split_mut(rest, memory);
-            let (mut inner, sums) = D::split_mut(rest, memory);
+            let (mut inner, rest) = D::split_mut(rest, memory);
+            let (mut unwanted, sums) = D::split_mut(rest, self.head);
             self.bring(device, rows, &kind.places, x, device.activations_mut(&mut heads, len));
             self.bring(device, rows, &kind.places, dy, device.activations_mut(&mut gradients, len));
             let of = kept..kept + 2 * norm.rows.rows;
@@ -189,7 +195,11 @@ impl<D: Device> Stage<D> for HeadNorm {
             };
             let outputs = NormGradients {
                 dx: dx.is_some().then(|| device.activations_mut(&mut inner, len)),
-                dgain: D::part_mut(&mut grads, kind.gain),
+                // Of what stays as it is, nobody reads it.
+                dgain: match is_trained {
+                    true => D::part_mut(&mut grads, kind.gain),
+                    false => D::part_mut(&mut unwanted, 0..self.head),
+                },
                 dbias: None,
             };
             device.layer_norm_gradient(norm, inputs, outputs, sums);

@@ -131,6 +131,10 @@ impl<D: Device> Stage<D> for Linear {
         true
     }
 
+    fn leaves_out_gradients(&self) -> bool {
+        true
+    }
+
     fn decodes(&self) -> bool {
         true
     }
@@ -210,7 +214,9 @@ impl<D: Device> Stage<D> for Linear {
         let shape = Rows { rows, width: outputs };
         // Rows may lie further apart than they are long, see `pads`.
         let pitch = len.checked_div(rows).unwrap_or(outputs);
-        let sums = self.has_bias.then(|| D::part_mut(&mut grads, self.weights()..self.weights() + outputs));
+        let is_trained = D::len_mut(&grads) > 0;
+        let sums = (self.has_bias && is_trained)
+            .then(|| D::part_mut(&mut grads, self.weights()..self.weights() + outputs));
         match (curve.zip(kept), sums) {
             (None, None) => {}
             (None, Some(sums)) => pass.device.column_sums_of_leaves(shape, leaf, D::read(&dy), sums),
@@ -233,8 +239,10 @@ impl<D: Device> Stage<D> for Linear {
             c_row: inputs,
             write: Write::Set,
         };
-        let dw_oi = D::part_mut(&mut grads, 0..self.weights());
-        pass.device.product_of_leaves(&weights, leaf, dy_ro, x_ri, dw_oi);
+        if is_trained {
+            let dw_oi = D::part_mut(&mut grads, 0..self.weights());
+            pass.device.product_of_leaves(&weights, leaf, dy_ro, x_ri, dw_oi);
+        }
         if let Some(dx) = dx {
             // dx[R, I] = dy w
             let (a, b) = (Strides::rows(pitch), Strides::rows(inputs));

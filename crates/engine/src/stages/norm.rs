@@ -54,16 +54,21 @@ impl LayerNorm {
         (D::part(params, 0..width), self.has_bias().then(|| D::part(params, width..2 * width)))
     }
 
-    fn gradients<D: Device>(&self, pass: &Pass<'_, D>, mut io: Backward<'_, D>, outer: Option<D::Ref<'_>>) {
+    fn gradients<D: Device>(&self, pass: &Pass<'_, D>, io: Backward<'_, D>, outer: Option<D::Ref<'_>>) {
         let x = io.x.values();
         let norm = self.of(D::len(x) / self.norm.rows.width);
         let (gain, _) = self.parts::<D>(io.params);
         let saved = D::part(D::read(&io.saved), 0..2 * norm.rows.rows);
-        let (dgain, dbias) = D::split_mut(io.grads, norm.rows.width);
-        let scratch = D::part_mut(&mut io.scratch, 0..pass.device.layer_norm_scratch(norm.rows));
+        let len = pass.device.layer_norm_scratch(norm.rows);
+        let (mut scratch, unwanted) = D::split_mut(io.scratch, len);
+        let scratch = D::part_mut(&mut scratch, 0..len);
+        // Of what stays as it is, nobody reads them.
+        let to = if D::len_mut(&io.grads) > 0 { io.grads } else { unwanted };
+        let (dgain, rest) = D::split_mut(to, norm.rows.width);
+        let dbias = self.has_bias().then(|| D::split_mut(rest, norm.rows.width).0);
         let dy = D::read(&io.dy);
         let inputs = NormInputs { x: reborrow::<D>(x), gain: reborrow::<D>(gain), saved, dy };
-        let gradients = NormGradients { dx: io.dx, dgain, dbias: self.has_bias().then_some(dbias) };
+        let gradients = NormGradients { dx: io.dx, dgain, dbias };
         match outer {
             None => pass.device.layer_norm_gradient(norm, inputs, gradients, scratch),
             Some(outer) => {
@@ -116,7 +121,7 @@ impl<D: Device> Stage<D> for LayerNorm {
         };
         let shape = Rows { rows: input.rows() * input.per_row() / width, width };
         space.saved += 2 * shape.rows;
-        space.scratch += device.layer_norm_scratch(shape);
+        space.scratch += device.layer_norm_scratch(shape) + 2 * width;
         Ok(input.clone())
     }
 
@@ -129,6 +134,10 @@ impl<D: Device> Stage<D> for LayerNorm {
     }
 
     fn adds_back(&self) -> bool {
+        true
+    }
+
+    fn leaves_out_gradients(&self) -> bool {
         true
     }
 
@@ -212,7 +221,12 @@ impl<D: Device> Stage<D> for BatchNorm {
             .with_stat("running_mean", &[*channels], Init::Constant(0.0))
             .with_stat("running_var", &[*channels], Init::Constant(1.0));
         space.saved += 2 * channels;
+        space.scratch += 2 * channels;
         Ok(input.clone())
+    }
+
+    fn leaves_out_gradients(&self) -> bool {
+        true
     }
 
     fn forward(&self, pass: &Pass<'_, D>, io: Forward<'_, D>) {
@@ -237,14 +251,13 @@ impl<D: Device> Stage<D> for BatchNorm {
         let shape = self.of(pass.rows);
         let (gain, _) = halves::<D>(io.params, shape.channels);
         let saved = D::part(D::read(&io.saved), 0..2 * shape.channels);
-        let (dgain, dbias) = D::split_mut(io.grads, shape.channels);
+        // Of what stays as it is, nobody reads them.
+        let to = if D::len_mut(&io.grads) > 0 { io.grads } else { io.scratch };
+        let (dgain, rest) = D::split_mut(to, shape.channels);
+        let dbias = Some(D::split_mut(rest, shape.channels).0);
         let dy = D::read(&io.dy);
         let inputs = NormInputs { x: reborrow::<D>(io.x.values()), gain: reborrow::<D>(gain), saved, dy };
-        pass.device.batch_norm_gradient(
-            shape,
-            inputs,
-            NormGradients { dx: io.dx, dgain, dbias: Some(dbias) },
-        );
+        pass.device.batch_norm_gradient(shape, inputs, NormGradients { dx: io.dx, dgain, dbias });
     }
 }
 

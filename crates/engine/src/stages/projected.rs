@@ -6,8 +6,9 @@
 use super::Chain;
 use crate::describe::Description;
 use crate::device::Device;
-use crate::stage::{ArenaPlan, Backward, Forward, GradientUse, Needs, ParamLayout, Pass, Shape, Stage};
-use std::ops::Range;
+use crate::stage::{
+    ArenaPlan, Backward, Forward, GradientUse, Needs, ParamLayout, Pass, Place, Shape, Stage, prefix,
+};
 
 /// A block of two branches. See the file's comment.
 pub struct Projected<D: Device> {
@@ -38,12 +39,21 @@ impl<D: Device> Projected<D> {
         [&self.branch, &self.shortcut]
     }
 
-    /// The parameters and statistics of one of the chains.
-    fn part(&self, place: usize) -> (Range<usize>, Range<usize>) {
-        let first = Stage::<D>::layout(&self.branch);
+    /// Where the tensors of one of the chains lie.
+    fn part(&self, place: usize) -> Place {
+        let (first, all) = (Stage::<D>::layout(&self.branch), &self.layout);
         let cut = |at: usize, to: usize| if place == 0 { 0..at } else { at..to };
-        let (params, stats) = (self.layout.parameters_len(), self.layout.stats_len());
-        (cut(first.parameters_len(), params), cut(first.stats_len(), stats))
+        Place {
+            params: cut(first.parameters_len(), all.parameters_len()),
+            stats: cut(first.stats_len(), all.stats_len()),
+            frozen: cut(first.frozen_len(), all.frozen_len()),
+        }
+    }
+
+    /// Brings the tensors of both chains together.
+    fn lay_out(&mut self) {
+        self.layout = Stage::<D>::layout(&self.branch).clone();
+        self.layout.append(&self.name, Stage::<D>::layout(&self.shortcut).clone());
     }
 }
 
@@ -99,29 +109,34 @@ impl<D: Device> Stage<D> for Projected<D> {
         let [x, y] = self.per_row.map(|n| device.activation_len(input.rows() * n));
         (self.scratch, self.beside) = (scratch, x.max(y));
         space.scratch += scratch + self.beside + y;
-        self.layout = Stage::<D>::layout(&self.branch).clone();
-        let shortcut = Stage::<D>::layout(&self.shortcut).clone();
-        self.layout.append(&self.name, shortcut);
+        self.lay_out();
         Ok(output)
     }
 
+    fn freeze(&mut self, before: &str, named: &dyn Fn(&str) -> bool) {
+        self.branch.freeze(before, named);
+        self.shortcut.freeze(&format!("{before}{}", prefix(&self.name)), named);
+        self.lay_out();
+    }
+
     fn forward(&self, pass: &Pass<'_, D>, io: Forward<'_, D>) {
-        let Forward { params, stats, mut stat_sums, x, mut y, saved, scratch } = io;
+        let Forward { params, frozen, stats, mut stat_sums, x, mut y, saved, scratch } = io;
         let (device, len) = (pass.device, self.per_row[1] * pass.rows);
         let (mut scratch, mut beside) = D::split_mut(scratch, self.scratch);
         let (first, second) = D::split_mut(saved, self.saved[0] + self.kept[0]);
         for (place, (chain, saved)) in self.chains().into_iter().zip([first, second]).enumerate() {
             let (mut saved, mut own) = D::split_mut(saved, self.saved[place]);
-            let (params_of, stats_of) = self.part(place);
+            let of = self.part(place);
             let mut target = match (self.kept[place] > 0, place) {
                 (true, _) => Some(device.activations_mut(&mut own, len)),
                 (false, 0) => None,
                 (false, _) => Some(device.activations_mut(&mut beside, len)),
             };
             let io = Forward {
-                params: D::part(params, params_of),
-                stats: D::part(stats, stats_of.clone()),
-                stat_sums: stat_sums.as_mut().map(|sums| D::part_mut(sums, stats_of)),
+                params: D::part(params, of.params),
+                frozen: D::part(frozen, of.frozen),
+                stats: D::part(stats, of.stats.clone()),
+                stat_sums: stat_sums.as_mut().map(|sums| D::part_mut(sums, of.stats)),
                 x: x.shorter(),
                 y: match &mut target {
                     Some(target) => D::part_mut(target, 0..len),
@@ -140,7 +155,7 @@ impl<D: Device> Stage<D> for Projected<D> {
     }
 
     fn backward(&self, pass: &Pass<'_, D>, io: Backward<'_, D>) {
-        let Backward { params, x, y: _, saved, mut dy, mut dx, mut grads, scratch } = io;
+        let Backward { params, frozen, x, y: _, saved, mut dy, mut dx, mut grads, scratch } = io;
         let device = pass.device;
         let [x_len, y_len] = self.per_row.map(|n| n * pass.rows);
         let (mut scratch, beside) = D::split_mut(scratch, self.scratch);
@@ -154,10 +169,11 @@ impl<D: Device> Stage<D> for Projected<D> {
         let (first, second) = D::split_mut(saved, self.saved[0] + self.kept[0]);
         for (place, (chain, saved)) in self.chains().into_iter().zip([first, second]).enumerate() {
             let (mut saved, own) = D::split_mut(saved, self.saved[place]);
-            let (params_of, _) = self.part(place);
+            let of = self.part(place);
             let mut other = (place > 0 && dx.is_some()).then(|| device.activations_mut(&mut beside, x_len));
             let io = Backward {
-                params: D::part(params, params_of.clone()),
+                params: D::part(params, of.params.clone()),
+                frozen: D::part(frozen, of.frozen),
                 x: x.shorter(),
                 y: match self.kept[place] > 0 {
                     true => device.activations(D::read(&own), y_len),
@@ -172,7 +188,7 @@ impl<D: Device> Stage<D> for Projected<D> {
                     Some(other) => Some(D::part_mut(other, 0..x_len)),
                     None => dx.as_mut().map(|dx| D::part_mut(dx, 0..x_len)),
                 },
-                grads: D::part_mut(&mut grads, params_of),
+                grads: D::part_mut(&mut grads, of.params),
                 scratch: D::part_mut(&mut scratch, 0..self.scratch),
             };
             chain.backward(pass, io);

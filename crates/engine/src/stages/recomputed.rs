@@ -52,6 +52,14 @@ impl<D: Device> Stage<D> for Recomputed<D> {
         self.inner.stacks()
     }
 
+    fn leaves_out_gradients(&self) -> bool {
+        self.inner.leaves_out_gradients()
+    }
+
+    fn freeze(&mut self, prefix: &str, named: &dyn Fn(&str) -> bool) {
+        self.inner.freeze(prefix, named);
+    }
+
     fn vocabulary(&self) -> Option<usize> {
         self.inner.vocabulary()
     }
@@ -86,6 +94,7 @@ impl<D: Device> Stage<D> for Recomputed<D> {
             pass,
             Forward {
                 params: D::part(io.params, 0..D::len(io.params)),
+                frozen: D::part(io.frozen, 0..D::len(io.frozen)),
                 stats: D::part(io.params, 0..0),
                 stat_sums: None,
                 x: io.x.shorter(),

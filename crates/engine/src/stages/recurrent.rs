@@ -193,7 +193,7 @@ impl<D: Device> Stage<D> for Recurrent {
     }
 
     fn backward(&self, pass: &Pass<'_, D>, io: Backward<'_, D>) {
-        let Backward { params, x, y, saved, mut dy, dx, grads, scratch } = io;
+        let Backward { params, x, y, saved, mut dy, dx, grads, scratch, .. } = io;
         let Self { hidden, time, inputs, .. } = *self;
         let (device, rows) = (pass.device, pass.rows);
         let [gates_len, states_len] = self.lengths(rows);

@@ -75,8 +75,12 @@ impl<D: Device> Stage<D> for Residual<D> {
         Ok(output)
     }
 
+    fn freeze(&mut self, prefix: &str, named: &dyn Fn(&str) -> bool) {
+        self.inner.freeze(prefix, named);
+    }
+
     fn forward(&self, pass: &Pass<'_, D>, io: Forward<'_, D>) {
-        let Forward { params, stats, mut stat_sums, x, mut y, saved, scratch } = io;
+        let Forward { params, frozen, stats, mut stat_sums, x, mut y, saved, scratch } = io;
         let len = self.per_row * pass.rows;
         let (mut saved, mut own) = D::split_mut(saved, self.saved);
         let (mut scratch, _) = D::split_mut(scratch, self.scratch);
@@ -85,6 +89,7 @@ impl<D: Device> Stage<D> for Residual<D> {
         let mut params = Whole::<D>(params);
         let inner = Forward {
             params: &mut params as &mut dyn Parameters<D>,
+            frozen: D::part(frozen, 0..D::len(frozen)),
             stats: D::part(stats, 0..D::len(stats)),
             stat_sums: stat_sums.as_mut().map(|sums| D::part_mut(sums, 0..D::len(stats))),
             x: x.shorter(),
@@ -105,7 +110,7 @@ impl<D: Device> Stage<D> for Residual<D> {
     }
 
     fn backward(&self, pass: &Pass<'_, D>, io: Backward<'_, D>) {
-        let Backward { params, x, y: _, saved, mut dy, mut dx, mut grads, scratch } = io;
+        let Backward { params, frozen, x, y: _, saved, mut dy, mut dx, mut grads, scratch } = io;
         let grads_len = D::len_mut(&grads);
         let (device, len) = (pass.device, self.per_row * pass.rows);
         let (mut saved, own) = D::split_mut(saved, self.saved);
@@ -126,6 +131,7 @@ impl<D: Device> Stage<D> for Residual<D> {
         let mut params = Whole::<D>(params);
         let inner = Backward {
             params: &mut params as &mut dyn Parameters<D>,
+            frozen: D::part(frozen, 0..D::len(frozen)),
             x: x.shorter(),
             y,
             saved: D::part_mut(&mut saved, 0..self.saved),

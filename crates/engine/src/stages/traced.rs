@@ -9,7 +9,7 @@
 use super::pointwise::Sigmoid;
 use crate::device::{Device, Gelu, Rows};
 use crate::stage::{
-    ArenaPlan, Backward, Forward, GradientUse, Input, Needs, ParamLayout, Pass, Shape, Stage,
+    ArenaPlan, Backward, Forward, GradientUse, Input, Needs, ParamLayout, Pass, Place, Shape, Stage, prefix,
 };
 use crate::stages::Relu;
 use std::cell::RefCell;
@@ -106,9 +106,10 @@ struct Value<D: Device> {
     saved: Range<usize>,
     /// The memory of its gradient, among all gradients.
     gradient: Range<usize>,
-    /// Parameters and statistics of its stage.
-    params: Range<usize>,
-    stats: Range<usize>,
+    /// The tensors of its stage.
+    place: Place,
+    /// Whether its parameters are all among those that stay as they are, and it has no stage inside.
+    is_frozen: bool,
     /// For each value that it is made of, whether it is the first in the backward pass to say what that one's gradient is.
     is_first: [bool; 2],
 }
@@ -120,6 +121,19 @@ impl<D: Device> Value<D> {
             Operation::Stage { of, .. } => std::slice::from_ref(of),
             Operation::Sum(of) | Operation::Product(of) => of,
         }
+    }
+
+    /// All parameters that are its stage's own, wherever they lie.
+    fn params<'b, 'a: 'b>(&self, params: D::Ref<'a>, frozen: D::Ref<'a>) -> D::Ref<'b> {
+        match self.is_frozen {
+            true => D::part(frozen, self.place.frozen.clone()),
+            false => D::part(params, self.place.params.clone()),
+        }
+    }
+
+    /// Those of stages inside of it that stay as they are.
+    fn frozen<'b, 'a: 'b>(&self, frozen: D::Ref<'a>) -> D::Ref<'b> {
+        D::part(frozen, if self.is_frozen { 0..0 } else { self.place.frozen.clone() })
     }
 }
 
@@ -147,8 +161,8 @@ impl<D: Device> Traced<D> {
             kept: 0..0,
             saved: 0..0,
             gradient: 0..0,
-            params: 0..0,
-            stats: 0..0,
+            place: Place::default(),
+            is_frozen: false,
             is_first: [false; 2],
         };
         let values = record.take().into_iter().map(value).collect();
@@ -221,7 +235,7 @@ impl<D: Device> Stage<D> for Traced<D> {
                             false => format!("{name} ({}): {reason}", stage.kind()),
                         }
                     })?;
-                    [value.params, value.stats] = layout.append(name, stage.layout().clone());
+                    value.place = layout.append(name, stage.layout().clone());
                     shape
                 }
                 Operation::Sum([a, b]) if shapes[*a] != shapes[*b] => {
@@ -259,8 +273,20 @@ impl<D: Device> Stage<D> for Traced<D> {
         shapes.pop().ok_or_else(|| "it makes nothing".into())
     }
 
+    fn freeze(&mut self, before: &str, named: &dyn Fn(&str) -> bool) {
+        self.layout = ParamLayout::NOTHING;
+        for value in &mut self.values {
+            let Operation::Stage { name, stage, .. } = &mut value.operation else { continue };
+            let before = format!("{before}{}", prefix(name));
+            value.is_frozen = stage.freeze_inside(&before, named);
+            let layout = stage.layout().clone();
+            let layout = if value.is_frozen { layout.all_frozen() } else { layout };
+            value.place = self.layout.append(name, layout);
+        }
+    }
+
     fn forward(&self, pass: &Pass<'_, D>, io: Forward<'_, D>) {
-        let Forward { params, stats, mut stat_sums, x, y, mut saved, mut scratch } = io;
+        let Forward { params, frozen, stats, mut stat_sums, x, y, mut saved, mut scratch } = io;
         let (device, all) = (pass.device, D::len_mut(&saved));
         for value in &self.values[1..] {
             let len = value.per_row * pass.rows;
@@ -272,9 +298,12 @@ impl<D: Device> Stage<D> for Traced<D> {
                 Operation::Stage { stage, of: from, .. } => stage.forward(
                     pass,
                     Forward {
-                        params: D::part(params, value.params.clone()),
-                        stats: D::part(stats, value.stats.clone()),
-                        stat_sums: stat_sums.as_mut().map(|sums| D::part_mut(sums, value.stats.clone())),
+                        params: value.params(params, frozen),
+                        frozen: value.frozen(frozen),
+                        stats: D::part(stats, value.place.stats.clone()),
+                        stat_sums: stat_sums
+                            .as_mut()
+                            .map(|sums| D::part_mut(sums, value.place.stats.clone())),
                         x: self.operand(device, x, D::read(&before), *from, pass.rows),
                         y: D::part_mut(&mut to, 0..len),
                         saved: D::part_mut(&mut rest, 0..value.saved.len()),
@@ -302,7 +331,7 @@ impl<D: Device> Stage<D> for Traced<D> {
     }
 
     fn backward(&self, pass: &Pass<'_, D>, io: Backward<'_, D>) {
-        let Backward { params, x, y: _, mut saved, dy, mut dx, mut grads, scratch } = io;
+        let Backward { params, frozen, x, y: _, mut saved, dy, mut dx, mut grads, scratch } = io;
         let (device, all) = (pass.device, D::len_mut(&saved));
         let (mut beside, rest) = D::split_mut(scratch, self.beside);
         let (mut scratch, mut gradients) = D::split_mut(rest, self.scratch);
@@ -346,7 +375,8 @@ impl<D: Device> Stage<D> for Traced<D> {
                         stage.backward(
                             pass,
                             Backward {
-                                params: D::part(params, value.params.clone()),
+                                params: value.params(params, frozen),
+                                frozen: value.frozen(frozen),
                                 x: self.operand(device, x, D::read(&before), from, pass.rows),
                                 y,
                                 saved: D::part_mut(&mut rest, 0..value.saved.len()),
@@ -355,7 +385,7 @@ impl<D: Device> Stage<D> for Traced<D> {
                                     Some(to) if !in_place => Some(D::part_mut(to, 0..from_len)),
                                     _ => None,
                                 },
-                                grads: D::part_mut(&mut grads, value.params.clone()),
+                                grads: D::part_mut(&mut grads, value.place.params.clone()),
                                 scratch: D::part_mut(&mut scratch, 0..self.scratch),
                             },
                         );

@@ -3,6 +3,7 @@
 
 mod averages;
 mod decoding;
+mod frozen;
 mod golden;
 mod gradients;
 mod groups;

@@ -220,9 +220,13 @@ fn what_is_frozen_stays_and_names_may_say_what_is_hidden() {
         hidden_matrices(&replica.about().layout).iter().map(|tensor| tensor.name.clone()).collect()
     };
     let frozen = Grouping { frozen: vec!["0.*".into()], ..Grouping::default() };
-    let mut replica = replica_on(cpu(), Muon::default(), &frozen);
+    let replica = replica_on(cpu(), Muon::default(), &frozen);
     assert_eq!(hidden(&replica), ["3.weight", "6.weight"]);
-    let range = replica.about().layout.tensor("0.weight").expect("it is there").range();
+    assert_eq!(replica.about().layout.tensor("0.weight"), None, "it lies apart");
+    // What is trained in part lies among the others.
+    let frozen = Grouping { frozen: vec!["0.*".into(), "9.weight".into()], ..Grouping::default() };
+    let mut replica = replica_on(cpu(), Muon::default(), &frozen);
+    let range = replica.about().layout.tensor("9.weight").expect("its bias is trained").range();
     let begun = replica.state().section(Section::Parameters)[range.clone()].to_vec();
     for step in 1..=3 {
         // As the passes leave the gradient of what is frozen.
