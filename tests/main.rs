@@ -36,6 +36,7 @@ mod json_contract;
 mod kubernetes;
 mod libraries;
 mod llama;
+mod lora;
 mod models;
 mod nccl;
 mod nccl_on_gpus;

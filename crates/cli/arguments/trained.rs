@@ -221,7 +221,7 @@ pub struct Export {
     /// For whom
     #[arg(long)]
     pub to: ExportTo,
-    /// The file to write, or for torch and transformers the folder [default: the name of the run]
+    /// The file to write, or for torch, transformers and peft the folder [default: the name of the run]
     #[arg(short, long, value_name = "PATH")]
     pub output: Option<PathBuf>,
 }
@@ -237,4 +237,6 @@ pub enum ExportTo {
     Torch,
     /// Whoever reads models of Hugging Face's transformers: of llama, gpt and gpt2.
     Transformers,
+    /// Whoever reads adapters of Hugging Face's PEFT: of runs with model.lora_rank.
+    Peft,
 }

@@ -3,7 +3,7 @@
 use super::print;
 use crate::arguments::{Export, ExportTo};
 use crate::error::CliError;
-use crate::export::{Network, Parameter, onnx, torch, transformers};
+use crate::export::{Network, Parameter, onnx, peft, torch, transformers};
 use crate::report::{Voice, bytes};
 use crate::run_tokenizer::{self, file_of};
 use crate::trained::Trained;
@@ -34,13 +34,18 @@ pub fn run(arguments: &Export) -> Result<(), CliError> {
             let files = torch(&Network::of(&trained)?);
             let mut texts = vec![("model.py", &files.model[..]), ("preparation.json", &files.preparation)];
             texts.extend(files.predict.map(|text| ("predict.py", text)));
-            folder(&trained, &output, &texts, &files.tensors)?
+            folder(&trained, &output, &texts, (MODEL, &files.tensors))?
         }
         ExportTo::Transformers => {
             let tokenizer = run_tokenizer::of(&trained.run)?;
             let end = tokenizer.as_ref().and_then(|tokenizer| tokenizer.end_of_text()).map(|(_, id)| id);
             let files = transformers(&Network::of(&trained)?, &trained.config.model, end)?;
-            folder(&trained, &output, &[("config.json", &files.config)], &files.tensors)?
+            folder(&trained, &output, &[("config.json", &files.config)], (MODEL, &files.tensors))?
+        }
+        ExportTo::Peft => {
+            let files = peft(&trained)?;
+            let config = [("adapter_config.json", &files.config[..])];
+            folder(&trained, &output, &config, ("adapter_model.safetensors", &files.tensors))?
         }
     };
     if let (Some(tokenizer), ExportTo::Safetensors | ExportTo::Onnx) = (file_of(&trained.run), arguments.to) {
@@ -55,6 +60,9 @@ pub fn run(arguments: &Export) -> Result<(), CliError> {
     ))
 }
 
+/// What others call the file of a model in its folder.
+const MODEL: &str = "model.safetensors";
+
 fn default_name(trained: &Trained, to: ExportTo) -> PathBuf {
     let name = &trained.run.name;
     PathBuf::from(match to {
@@ -62,6 +70,7 @@ fn default_name(trained: &Trained, to: ExportTo) -> PathBuf {
         ExportTo::Onnx => format!("{name}.onnx"),
         ExportTo::Torch => format!("{name}-torch"),
         ExportTo::Transformers => format!("{name}-transformers"),
+        ExportTo::Peft => format!("{name}-peft"),
     })
 }
 
@@ -79,7 +88,7 @@ fn folder(
     trained: &Trained,
     output: &Path,
     texts: &[(&str, &str)],
-    tensors: &BTreeMap<String, Parameter>,
+    (name_of_tensors, tensors): (&str, &BTreeMap<String, Parameter>),
 ) -> Result<u64, CliError> {
     if output.exists() {
         let error = CliError::usage(format!("{} is there already", output.display()));
@@ -96,8 +105,9 @@ fn folder(
         for (name, file) in file_of(&trained.run).iter().flat_map(|file| run_tokenizer::files(file)) {
             fs::copy(file, temporary.join(name))?;
         }
-        write_tensors(&temporary.join("model.safetensors"), &[("format", "pt".to_owned())], tensors)?;
-        let size = fs::metadata(temporary.join("model.safetensors"))?.len();
+        let file = temporary.join(name_of_tensors);
+        write_tensors(&file, &[("format", "pt".to_owned())], tensors)?;
+        let size = fs::metadata(file)?.len();
         fs::rename(&temporary, output)?;
         Ok(size)
     })();

@@ -111,9 +111,10 @@ fn tables(plan: &Plan, replica: &dyn Replica, chosen: &Chosen) -> String {
     let layout = &replica.about().layout;
     let mut text = String::new();
     // Writing to a string cannot fail.
-    let wide = layout.tensors.iter().map(|tensor| tensor.name.len()).max().unwrap_or(0).max(28);
+    let tensors = || layout.tensors.iter().chain(&layout.frozen);
+    let wide = tensors().map(|tensor| tensor.name.len()).max().unwrap_or(0).max(28);
     let _ = writeln!(text, "{:<wide$} {:<20} {:>10}  section", "tensor", "shape", "elements");
-    for tensor in &layout.tensors {
+    for tensor in tensors() {
         let (shape, elements) = (format!("{:?}", tensor.shape), grouped(tensor.elements() as u64));
         let _ =
             writeln!(text, "{:<wide$} {shape:<20} {elements:>10}  {}", tensor.name, tensor.section.name());
@@ -123,7 +124,7 @@ fn tables(plan: &Plan, replica: &dyn Replica, chosen: &Chosen) -> String {
         let _ = writeln!(text, "\nby muon: {}\nall else by adamw", names.join(", "));
     }
     let memory = plan.memory(replica, chosen);
-    let parameters = (layout.parameters as u64).max(1);
+    let parameters = ((layout.parameters + layout.frozen_len()) as u64).max(1);
     let _ = writeln!(text, "\n{:<28} {:>12} {:>20}", "memory of a rank", "size", "bytes a parameter");
     for (what, size) in &memory.rows {
         let each = size.0 as f64 / parameters as f64;
@@ -155,6 +156,7 @@ fn as_json(plan: &Plan, replica: &dyn Replica, chosen: &Chosen) -> serde_json::V
     let tensors: Vec<_> = layout
         .tensors
         .iter()
+        .chain(&layout.frozen)
         .map(|t| json!({"name": t.name, "shape": t.shape, "section": t.section.name(), "offset": t.offset}))
         .collect();
     let memory: serde_json::Map<_, _> = plan

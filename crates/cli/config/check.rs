@@ -12,6 +12,7 @@ use super::resolve::Resolved;
 use super::value::{Length, Value};
 use super::{Config, Precision, Wire};
 use dtrain_data::{Augment, ExampleCounts, FileGroup, Source};
+use dtrain_engine::models::LlamaOptions;
 use dtrain_protocol::TimeoutsError;
 use dtrain_runtime::{EpochMetric, Measured, NotMeasured, Patience, Quantity};
 use dtrain_types::{Reduce, ShardLevel, counted};
@@ -210,6 +211,7 @@ pub(super) fn config(config: &Config) -> Result<(), ConfigError> {
     sharded(config, &mut problems);
     model(config, &mut problems);
     beginning(config, &mut problems);
+    adapters(config, &mut problems);
     torch(config, &mut problems);
     images(config, &mut problems);
     loss_and_optimizer(config, &mut problems);
@@ -289,6 +291,27 @@ fn model(config: &Config, problems: &mut Vec<Problem>) {
         | Model::Recurrent { .. }
         | Model::Own
         | Model::Torch => {}
+    }
+}
+
+/// Adapters are beside something.
+fn adapters(config: &Config, problems: &mut Vec<Problem>) {
+    let Model::Llama(LlamaOptions { lora, .. }) = &config.model else { return };
+    if lora.is_some() && config.beginning.file.is_none() {
+        let message =
+            "adapters are beside the layers of a model that was trained before, and none is begun with";
+        let problem = config.problem("model.lora_rank", message);
+        problems.push(problem.hint("model.init_from=FOLDER names it, such as one of Hugging Face's"));
+    }
+    // A configuration that was written down has them all.
+    let says_something = |key: &&&str| match config.resolved.get(key) {
+        Some(Value::Number(_)) => true,
+        Some(Value::List(words)) => !words.is_empty(),
+        _ => false,
+    };
+    if let (None, Some(key)) = (lora, ["model.lora_alpha", "model.lora_also"].iter().find(says_something)) {
+        let problem = config.problem(key, "without model.lora_rank there are no adapters");
+        problems.push(problem.hint("write model.lora_rank=16"));
     }
 }
 

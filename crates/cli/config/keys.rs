@@ -13,6 +13,7 @@ use super::value::{ANY, BELOW_ONE, FRACTION, NOT_NEGATIVE, POSITIVE, Type};
 use super::{LrScaling, Precision, Reduce, Wire};
 use Mark::{Bits, Free};
 use dtrain_data::MOST_TOKENS;
+use dtrain_engine::models::Lora;
 use dtrain_engine::{AdjustLr, NewtonSchulz};
 use dtrain_types::{Remirror, ShardLevel};
 use std::collections::HashSet;
@@ -314,6 +315,10 @@ pub static KEYS: &[Key] = &[
     Key::new("model.qkv_bias", Type::Bool, "false", Bits, "biases of queries, keys and values, as Qwen 2 has them").when("model.kind", LLAMA),
     Key::new("model.qk_norm", Type::Bool, "false", Bits, "norms of the heads of queries and keys, as Qwen 3 has them").when("model.kind", LLAMA),
     Key::new("model.tied", Type::Bool, "false", Bits, "the head is the table of tokens").when("model.kind", LLAMA),
+    Key::new("model.lora_rank", COUNT_OR_NONE, "none", Bits, "rank of adapters beside the layers of a model that is begun with, 8 or 16 say: they alone are trained (LoRA); none trains the whole model").when("model.kind", LLAMA),
+    Key::new("model.lora_alpha", Type::Either(&[AUTO, Type::Number(&POSITIVE)]), "auto", Bits, "what an adapter says is multiplied by lora_alpha / lora_rank; auto: twice the rank").when("model.kind", LLAMA),
+    Key::new("model.lora_targets", Type::List(&Type::Choice(&Lora::TARGETS)), "[q_proj, k_proj, v_proj, o_proj, gate_proj, up_proj, down_proj]", Bits, "layers of each block that have an adapter").when("model.kind", LLAMA),
+    Key::new("model.lora_also", Type::List(&Type::Text), "[]", Bits, "names of parameters that are trained beside the adapters, such as [\"lm_head.*\"] or [\"*norm*\"]").when("model.kind", LLAMA),
     Key::new("model.kernel", Type::Int(1, 99), "3", Bits, "side of the convolutions' kernels").when("model.kind", CNNS),
     Key::new("model.padding", Type::Int(0, 99), "1", Bits, "zeros around each image").when("model.kind", CNNS),
     Key::new("model.pool", Type::Choice(&["each", "last"]), "each", Bits, "halve images after each convolution, or the last")

@@ -5,9 +5,9 @@
 use super::choice::{ModelKind, StemKind};
 use super::parts::{choice, path, patterns};
 use super::resolve::Resolved;
-use super::value::counts;
+use super::value::{Value, counts};
 use dtrain_engine::device::{Cell, RopeScaling};
-use dtrain_engine::models::LlamaOptions;
+use dtrain_engine::models::{LlamaOptions, Lora};
 use std::path::PathBuf;
 
 /// What the parameters of a model begin with.
@@ -264,8 +264,23 @@ fn llama(r: &Resolved) -> LlamaOptions {
         qkv_bias: r.flag("model.qkv_bias"),
         qk_norm: r.flag("model.qk_norm"),
         tied: r.flag("model.tied"),
+        lora: lora(r),
         ..LlamaOptions::default()
     }
+}
+
+/// Adapters, where a rank says so.
+fn lora(r: &Resolved) -> Option<Lora> {
+    let rank: usize = r.int("model.lora_rank")?;
+    let named = patterns(r, "model.lora_targets");
+    Some(Lora {
+        rank,
+        alpha: match r.get("model.lora_alpha") {
+            Some(Value::Number(alpha)) => *alpha,
+            _ => 2.0 * rank as f64,
+        },
+        targets: Lora::TARGETS.map(|target| named.iter().any(|name| name == target)),
+    })
 }
 
 fn rope_scaling(r: &Resolved) -> RopeScaling {

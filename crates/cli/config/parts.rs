@@ -8,6 +8,7 @@ use super::choice::{Isolation, LossKind, OptimizerKind, ScheduleKind};
 use super::devices::Devices;
 use super::resolve::Resolved;
 use super::value::{Length, Value};
+use dtrain_engine::models::Lora;
 use dtrain_engine::{Adam, AdjustLr, Grouping, Keeps, Muon, NewtonSchulz};
 use dtrain_protocol::{Timeouts, TimeoutsError};
 use dtrain_types::{Remirror, ShardLevel};
@@ -236,8 +237,14 @@ fn grouping(r: &Resolved) -> Grouping {
         Some((pattern, factor)) => (pattern.trim().to_owned(), factor.trim().parse().unwrap_or(f64::NAN)),
         None => (word, f64::NAN),
     };
+    // Beside adapters nothing is trained but what is named.
+    let adapters: &[&str] = match r.get("model.lora_rank") {
+        Some(Value::Int(_)) => &Lora::PARAMETERS,
+        _ => &[],
+    };
+    let also = if adapters.is_empty() { Vec::new() } else { words("model.lora_also") };
     Grouping {
-        trained: Vec::new(),
+        trained: adapters.iter().map(|it| (*it).to_owned()).chain(also).collect(),
         lr_factors: words("optimizer.lr_factors").into_iter().map(factor).collect(),
         no_decay: words("optimizer.no_decay"),
         frozen: words("model.freeze"),

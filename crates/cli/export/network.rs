@@ -1,8 +1,10 @@
 //! A trained model as data: its stages, its parameters by name, and what stands around it.
 
+use crate::config::Model;
 use crate::error::CliError;
 use crate::trained::Trained;
 use dtrain_data::Preparation;
+use dtrain_engine::models::LlamaOptions;
 use dtrain_engine::{Description, LossScale, Part, Replica, Section};
 use std::collections::BTreeMap;
 
@@ -60,7 +62,10 @@ impl Network {
             let values = replica.frozen()[tensor.range()].to_vec();
             (tensor.name.clone(), Parameter { shape: tensor.shape.clone(), values })
         });
-        let parameters = tensors.map(parameter).chain(apart).collect();
+        let mut parameters = tensors.map(parameter).chain(apart).collect();
+        if let Model::Llama(LlamaOptions { lora: Some(lora), .. }) = &trained.config.model {
+            take_in(&mut parameters, lora.scale());
+        }
         Ok(Self { parts, parameters, preparation: trained.preparation.clone(), about })
     }
 
@@ -69,6 +74,27 @@ impl Network {
     pub fn parameter(&self, stage: &str, name: &str) -> &Parameter {
         let full = joined(stage, name);
         self.parameters.get(&full).unwrap_or_else(|| panic!("the model has no parameter {full}"))
+    }
+}
+
+/// Takes adapters into the layers that they are beside: `w + s b a`, each element rounded once.
+fn take_in(parameters: &mut BTreeMap<String, Parameter>, scale: f32) {
+    let names = parameters.keys().filter_map(|name| name.strip_suffix("lora_A.weight"));
+    let layers: Vec<String> = names.map(str::to_owned).collect();
+    for layer in layers {
+        let mut adapter = |which: &str| parameters.remove(&format!("{layer}{which}.weight"));
+        let (Some(a), Some(b)) = (adapter("lora_A"), adapter("lora_B")) else { continue };
+        let Some(weight) = parameters.get_mut(&format!("{layer}weight")) else { continue };
+        let (&[rank, inputs], mut sums) = (&a.shape[..], Vec::new()) else { continue };
+        for (row, b) in weight.values.chunks_exact_mut(inputs).zip(b.values.chunks_exact(rank)) {
+            sums.clear();
+            sums.resize(inputs, 0.0f64);
+            for (a, b) in a.values.chunks_exact(inputs).zip(b) {
+                sums.iter_mut().zip(a).for_each(|(sum, a)| *sum += f64::from(*a) * f64::from(*b));
+            }
+            let added = |(w, sum): (&mut f32, &f64)| *w = (f64::from(*w) + f64::from(scale) * sum) as f32;
+            row.iter_mut().zip(&sums).for_each(added);
+        }
     }
 }
 

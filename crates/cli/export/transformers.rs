@@ -91,6 +91,7 @@ impl Class {
                 qkv_bias,
                 qk_norm,
                 tied,
+                lora: _,
                 vocabulary: _,
             }) => {
                 let (class, kind) = match (qkv_bias, qk_norm) {

@@ -3,7 +3,7 @@
 //! It knows the names that tensors have in such files. It does not know who wrote them.
 
 use super::Plan;
-use crate::config::ModelKind;
+use crate::config::{Model, ModelKind};
 use crate::error::CliError;
 use crate::frozen_parameters::{self, FrozenParameters};
 use crate::gpt2_names::Gpt2Names;
@@ -11,6 +11,7 @@ use crate::llama_names::LlamaNames;
 use dtrain_checkpoint::{
     FROZEN, Given, InitError, Names, OwnNames, PARAMETERS, STATS, SectionMut, TensorSpec, frozen_digest,
 };
+use dtrain_engine::models::{LlamaOptions, Lora};
 use dtrain_engine::{Frozen, Layout, LossScale, Replica, Section, State, fits};
 use dtrain_runtime::{frozen_specs, specs};
 use dtrain_types::Digest;
@@ -48,7 +49,7 @@ impl Plan {
         }
         let (filled, hint) = match self.config.optimizer.updates_before {
             0 => (
-                fill_model(replica, file, (self.config.model.kind(), except), &mut state, new.as_deref_mut()),
+                self.fill_model(replica, file, &mut state, new.as_deref_mut()),
                 "a safetensors file with the names and shapes that `dtrain plan` lists",
             ),
             _ => (
@@ -60,6 +61,25 @@ impl Plan {
         replica.swap_state(&mut state).map_err(|error| self.misfit(&error))?;
         frozen = frozen.or(new.map(Frozen::from));
         self.set_frozen(replica, frozen.unwrap_or_default())
+    }
+
+    /// Fills parameters and running statistics from a file; adapters that it lacks begin anew.
+    fn fill_model(
+        &self,
+        replica: &dyn Replica,
+        file: &Path,
+        state: &mut State,
+        mut frozen: Option<&mut [f32]>,
+    ) -> Result<(), InitError> {
+        let (kind, except) = (self.config.model.kind(), &self.config.beginning.except[..]);
+        let filled = fill_model(replica, file, (kind, except), state, frozen.as_deref_mut());
+        match (&filled, &self.config.model) {
+            (Err(InitError::Misfit { .. }), Model::Llama(LlamaOptions { lora: Some(_), .. })) => {
+                let adapters = Lora::PARAMETERS.map(str::to_owned);
+                fill_model(replica, file, (kind, &[except, &adapters].concat()), state, frozen)
+            }
+            _ => filled,
+        }
     }
 
     /// Gives a replica that begins with random numbers those of its parameters that lie apart.

@@ -260,7 +260,11 @@ fn model(plan: &Plan, replica: &dyn Replica, chosen: &Chosen) -> String {
     let memory = plan.memory(replica, chosen);
     let parameters = amount(layout.parameters as u64, "parameter");
     let name = plan.config.model.kind().name();
-    let mut text = format!("{name}: {parameters}, {} a rank", bytes(memory.total().0));
+    let frozen = match layout.frozen_len() {
+        0 => String::new(),
+        frozen => format!(", beside {} that stay as they are", grouped(frozen as u64)),
+    };
+    let mut text = format!("{name}: {parameters}{frozen}, {} a rank", bytes(memory.total().0));
     if plan.config.model_suits_samples() {
         text += &format!(
             "\n{:11}{name} because of the shape of a sample; model.kind=mlp takes it as one row",

@@ -7,7 +7,9 @@ use super::demand;
 use crate::device::{Device, RopeScaling, RotaryShape};
 use crate::error::EngineError;
 use crate::stage::Init;
-use crate::stages::{Attention, Chain, Embedding, HeadNorm, LayerNorm, Linear, Residual, Rotary, SwiGlu};
+use crate::stages::{
+    Adapted, Attention, Chain, Embedding, HeadNorm, LayerNorm, Linear, LowRank, Residual, Rotary, SwiGlu,
+};
 
 /// Options of [`llama`].
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -38,6 +40,40 @@ pub struct LlamaOptions {
     pub qk_norm: bool,
     /// Whether the head is the table of tokens.
     pub tied: bool,
+    /// Adapters beside its layers, if it has some.
+    pub lora: Option<Lora>,
+}
+
+/// Adapters beside layers of a block. What is trained of a model that has them is said by a [`Grouping`](crate::Grouping).
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Lora {
+    /// Their rank, at least 1.
+    pub rank: usize,
+    /// What they say is multiplied by `alpha / rank`.
+    pub alpha: f64,
+    /// Which of [`Lora::TARGETS`] have one.
+    pub targets: [bool; Lora::TARGETS.len()],
+}
+
+impl Lora {
+    /// The layers that may have an adapter, by the ends of their names.
+    pub const TARGETS: [&'static str; 7] =
+        ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"];
+    /// Patterns of the names of all adapters' parameters.
+    pub const PARAMETERS: [&'static str; 2] = ["*.lora_A.weight", "*.lora_B.weight"];
+
+    /// What an adapter's output is multiplied by.
+    #[must_use]
+    pub fn scale(&self) -> f32 {
+        (self.alpha / self.rank as f64) as f32
+    }
+
+    /// Those of these layers that have one.
+    fn among(&self, names: &[&'static str]) -> Vec<&'static str> {
+        let has =
+            |name: &&&str| Self::TARGETS.iter().zip(self.targets).any(|(layer, has)| has && layer == *name);
+        names.iter().filter(has).copied().collect()
+    }
 }
 
 impl Default for LlamaOptions {
@@ -56,6 +92,7 @@ impl Default for LlamaOptions {
             qkv_bias: false,
             qk_norm: false,
             tied: false,
+            lora: None,
         }
     }
 }
@@ -94,6 +131,15 @@ impl LlamaOptions {
         }
         demand(kv_heads > 0 && heads.is_multiple_of(kv_heads), "model.kv_heads", "must divide model.heads")?;
         demand(feed_forward > 0, "model.feed_forward", "must be at least 1")?;
+        if let Some(Lora { rank, alpha, targets }) = self.lora {
+            demand(
+                rank > 0 && rank <= width.min(feed_forward),
+                "model.lora_rank",
+                "must be at least 1, and at most model.width",
+            )?;
+            demand(alpha > 0.0 && alpha.is_finite(), "model.lora_alpha", "must be above 0")?;
+            demand(targets.contains(&true), "model.lora_targets", "must name a layer")?;
+        }
         let scales = match self.rope_scaling {
             RopeScaling::None => true,
             RopeScaling::Linear { factor } => factor >= 1.0,
@@ -121,6 +167,25 @@ impl LlamaOptions {
         Linear::new(outputs).starting(START, Init::Constant(0.0)).without_bias()
     }
 
+    /// Adds a layer to a chain, with an adapter beside it, or beside those of `names` that it is side by side, if the options say so.
+    fn layer<D: Device>(
+        &self,
+        chain: Chain<D>,
+        name: &str,
+        linear: Linear,
+        names: &[&'static str],
+    ) -> Chain<D> {
+        let Some(lora) = self.lora else { return chain.named(name, linear) };
+        let adapted = lora.among(names);
+        let low = LowRank { rank: lora.rank, scale: lora.scale() };
+        match (adapted.is_empty(), names) {
+            (true, _) => chain.named(name, linear),
+            // One alone has the name of its stage.
+            (false, [_]) => chain.named(name, Adapted::new(linear, low, &[""])),
+            (false, _) => chain.named(name, Adapted::new(linear, low, &adapted)),
+        }
+    }
+
     /// One block: `h + o(attention(rotary(qkv(norm(h)))))`, then `h + down(swiglu(gate_up(norm(h))))`; in front of `rotary` perhaps norms of
     /// heads.
     fn block<D: Device>(&self) -> Chain<D> {
@@ -129,23 +194,22 @@ impl LlamaOptions {
         let (queries, keys) = (heads * head, kv_heads * head);
         let qkv = Linear::side_by_side(&[("q_proj", queries), ("k_proj", keys), ("v_proj", keys)]);
         let qkv = qkv.starting(START, Init::Constant(0.0));
-        let mut attention = Chain::new()
-            .named("input_layernorm", self.norm())
-            .named("self_attn", if qkv_bias { qkv } else { qkv.without_bias() });
+        let qkv = if qkv_bias { qkv } else { qkv.without_bias() };
+        let mut attention = Chain::new().named("input_layernorm", self.norm());
+        attention = self.layer(attention, "self_attn", qkv, &["q_proj", "k_proj", "v_proj"]);
         if qk_norm {
             attention =
                 attention.named("self_attn", HeadNorm::new(heads, kv_heads, self.norm_epsilon as f32));
         }
         let attention = attention
             .named("rotary", Rotary::new(heads, kv_heads, rope_theta).scaled(self.rope_scaling))
-            .named("attention", Attention::new(heads))
-            .named("self_attn.o_proj", Self::linear(width));
+            .named("attention", Attention::new(heads));
+        let attention = self.layer(attention, "self_attn.o_proj", Self::linear(width), &["o_proj"]);
         let both = Linear::side_by_side(&[("gate_proj", feed_forward), ("up_proj", feed_forward)]);
-        let feed_forward = Chain::new()
-            .named("post_attention_layernorm", self.norm())
-            .named("mlp", both.starting(START, Init::Constant(0.0)).without_bias())
-            .named("swiglu", SwiGlu::new())
-            .named("mlp.down_proj", Self::linear(width));
+        let both = both.starting(START, Init::Constant(0.0)).without_bias();
+        let norm = Chain::new().named("post_attention_layernorm", self.norm());
+        let gated = self.layer(norm, "mlp", both, &["gate_proj", "up_proj"]).named("swiglu", SwiGlu::new());
+        let feed_forward = self.layer(gated, "mlp.down_proj", Self::linear(width), &["down_proj"]);
         Chain::new().named("", Residual::new(attention)).named("", Residual::new(feed_forward))
     }
 }
@@ -154,7 +218,7 @@ impl LlamaOptions {
 ///
 /// Tensors: `embed_tokens.weight`, then per block `layers.0.input_layernorm.weight`, `layers.0.self_attn.q_proj.weight`, `k_proj`, `v_proj`,
 /// `o_proj` (with norms of heads also `q_norm` and `k_norm`), `layers.0.post_attention_layernorm.weight`, `layers.0.mlp.gate_proj.weight`, `up_proj`, `down_proj`, then `norm.weight` and
-/// `lm_head.weight`, where it is a table of its own.
+/// `lm_head.weight`, where it is a table of its own. An adapter of `q_proj` has `q_proj.lora_A.weight` and `q_proj.lora_B.weight`.
 ///
 /// *Errors*: [`EngineError::Option`].
 pub fn llama<D: Device>(options: &LlamaOptions) -> Result<Chain<D>, EngineError> {

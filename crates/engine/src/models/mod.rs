@@ -11,7 +11,7 @@ mod transformer;
 
 pub use cnn::{CnnOptions, PoolPlace, cnn, cnn1d, cnn3d};
 pub use gpt::{GptOptions, gpt, gpt2};
-pub use llama::{LlamaOptions, llama};
+pub use llama::{LlamaOptions, Lora, llama};
 pub use mlp::{MlpOptions, mlp};
 pub use recurrent::{RecurrentOptions, recurrent};
 pub use resnet::{ResNetOptions, Stem, resnet};

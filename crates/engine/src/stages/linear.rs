@@ -82,6 +82,16 @@ impl Linear {
         self
     }
 
+    /// The layers that it is side by side, each with its outputs; one without a name where it is one.
+    pub(super) fn parts(&self) -> Vec<(&'static str, usize)> {
+        if self.parts.is_empty() { vec![("", self.outputs)] } else { self.parts.clone() }
+    }
+
+    /// Whether no activation is fused behind it.
+    pub(super) fn is_plain(&self) -> bool {
+        self.behind == Behind::Nothing
+    }
+
     fn weights(&self) -> usize {
         self.inputs * self.outputs
     }
@@ -146,8 +156,7 @@ impl<D: Device> Stage<D> for Linear {
         self.inputs = input.width()?;
         let init = Init::Uniform(1.0 / (self.inputs as f32).sqrt());
         let [weights, bias] = self.starts.unwrap_or([init; 2]);
-        let whole = [("", self.outputs)];
-        let parts = if self.parts.is_empty() { &whole[..] } else { &self.parts };
+        let parts = self.parts();
         let called = |part: &str, tensor: &str| match part {
             "" => tensor.to_owned(),
             _ => format!("{part}.{tensor}"),

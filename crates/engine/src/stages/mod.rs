@@ -2,6 +2,7 @@
 //!
 //! A stage learns its input's shape when the model is planned, so that `Linear::new(10)` is all there is to say.
 
+mod adapted;
 mod apart;
 mod attention;
 mod between;
@@ -26,6 +27,7 @@ mod traced;
 mod turn;
 
 pub use crate::device::Gelu;
+pub use adapted::{Adapted, LowRank};
 pub use attention::Attention;
 pub use chain::Chain;
 pub(crate) use chain::{Child, Outer};

@@ -4,8 +4,8 @@ use crate::{compute, cpu};
 use dtrain_engine::cpu::Cpu;
 use dtrain_engine::device::Cell;
 use dtrain_engine::models::{
-    CnnOptions, EncoderOptions, GptOptions, LlamaOptions, RecurrentOptions, ResNetOptions, Stem, cnn, gpt,
-    llama, peer, recurrent, resnet, vit,
+    CnnOptions, EncoderOptions, GptOptions, LlamaOptions, Lora, RecurrentOptions, ResNetOptions, Stem, cnn,
+    gpt, llama, peer, recurrent, resnet, vit,
 };
 use dtrain_engine::stage::Shape;
 use dtrain_engine::stages::{Chain, Flatten, Linear, Traced};
@@ -32,7 +32,11 @@ fn tokens() -> Shape {
 
 /// A small model of words with everything that a Llama may have.
 fn words(tied: bool) -> Chain<Cpu> {
-    let options = LlamaOptions {
+    llama(&words_options(tied)).expect("it makes sense")
+}
+
+fn words_options(tied: bool) -> LlamaOptions {
+    LlamaOptions {
         vocabulary: CLASSES as usize,
         layers: 2,
         width: 16,
@@ -44,8 +48,7 @@ fn words(tied: bool) -> Chain<Cpu> {
         qk_norm: true,
         tied,
         ..LlamaOptions::default()
-    };
-    llama(&options).expect("it makes sense")
+    }
 }
 
 fn cases() -> Vec<Case> {
@@ -236,6 +239,75 @@ fn what_lies_apart_has_no_gradient_and_the_others_have_the_bits_that_they_have_w
                     assert_eq!(&begun[tensor.range()], before, "{} of {said}", tensor.name);
                 }
             }
+        }
+    }
+}
+
+/// A model of words with adapters beside some of its layers.
+fn adapted(targets: [bool; Lora::TARGETS.len()]) -> Chain<Cpu> {
+    let lora = Some(Lora { rank: 3, alpha: 6.0, targets });
+    llama(&LlamaOptions { lora, ..words_options(true) }).expect("it makes sense")
+}
+
+#[test]
+fn adapters_say_nothing_at_first_and_alone_are_trained() {
+    let every = [true; Lora::TARGETS.len()];
+    let mut some = [false; Lora::TARGETS.len()];
+    (some[1], some[3], some[5]) = (true, true, true);
+    for layers in [every, some] {
+        let made = |trained: &[&str]| {
+            let stages = || Ok(adapted(layers));
+            let model =
+                Model::in_groups(&cpu(), stages, tokens(), Loss::cross_entropy(), GROUP).expect("it fits");
+            let trained = trained.iter().map(|it| (*it).into()).collect();
+            let model = model.grouped(&Grouping { trained, ..Grouping::default() }).expect("there are such");
+            let optimizer = Optimizer::new(Rule::adamw(), LrSchedule::constant(0.1));
+            ModelReplica::new(cpu(), model, optimizer, Seed(4)).expect("it makes sense")
+        };
+        let (mut all, mut alone) = (made(&[]), made(&Lora::PARAMETERS));
+        let layout = alone.about().layout.clone();
+        let count = layers.iter().filter(|has| **has).count();
+        assert_eq!(layout.tensors.len(), 2 * 2 * count, "of two blocks");
+        assert!(layout.tensors.iter().all(|tensor| tensor.name.contains("lora_")));
+        assert!(layout.frozen.iter().all(|tensor| !tensor.name.contains("lora_")));
+        assert_eq!(layout.parameters + layout.frozen_len(), all.about().layout.parameters);
+        let plain = Model::new(&cpu(), words(true), tokens(), Loss::cross_entropy()).expect("it fits");
+        let optimizer = Optimizer::new(Rule::adamw(), LrSchedule::constant(0.1));
+        let mut plain = ModelReplica::new(cpu(), plain, optimizer, Seed(4)).expect("it makes sense");
+        // The same numbers in the layers.
+        let mut state = plain.state().clone();
+        for tensor in plain.about().layout.tensors.iter() {
+            let from = all.about().layout.tensor(&tensor.name).expect("it has the same layers").range();
+            let from = &all.state().section(Section::Parameters)[from];
+            state.section_mut(Section::Parameters)[tensor.range()].copy_from_slice(from);
+        }
+        plain.swap_state(&mut state).expect("it fits");
+        for step in 1..=3 {
+            let ((losses, whole), (others, got)) = (gradients(&mut all), gradients(&mut alone));
+            if step == 1 {
+                assert_eq!(gradients(&mut plain).0, losses, "nothing is added at first");
+            }
+            assert_eq!(others, losses);
+            for (name, values) in got.iter().filter(|(name, _)| name != "statistics") {
+                let (_, wanted) = whole.iter().find(|(other, _)| other == name).expect("it is there");
+                assert_eq!(values, wanted, "{name}");
+                let is_zero = values.iter().all(|x| *x == 0.0);
+                assert_eq!(is_zero, step == 1 && name.contains("lora_A"), "{name} in step {step}");
+            }
+            // The adapters go on, in both.
+            let mut of_alone = vec![0.0; alone.about().gradient_len()];
+            for (name, values) in got.iter().filter(|(name, _)| name != "statistics") {
+                let at = layout.tensor(name).expect("it is there").range();
+                of_alone[at].copy_from_slice(values);
+            }
+            let mut next = all.state().clone();
+            alone.update(Step(step), &of_alone, 4.0, 4).expect("it is finite");
+            for tensor in &layout.tensors {
+                let to = all.about().layout.tensor(&tensor.name).expect("it is there").range();
+                let from = &alone.state().section(Section::Parameters)[tensor.range()];
+                next.section_mut(Section::Parameters)[to].copy_from_slice(from);
+            }
+            all.swap_state(&mut next).expect("it fits");
         }
     }
 }

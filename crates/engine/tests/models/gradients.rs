@@ -7,9 +7,9 @@ use dtrain_engine::gradient_check::{Check, GradientError, Wanted};
 use dtrain_engine::models::{LlamaOptions, llama};
 use dtrain_engine::stage::{ArenaPlan, Backward, Forward, Pass, Shape, Stage};
 use dtrain_engine::stages::{
-    Attention, AvgPool, BatchNorm, Chain, ClassToken, Conv1d, Conv2d, Conv3d, Dropout, Embedding, Expr,
-    Flatten, Gelu, HeadNorm, LayerNorm, Linear, MaxPool, MaxPool1d, MaxPool3d, Projected, Recurrent, Relu,
-    Residual, Rotary, Sigmoid, SwiGlu, Take, Traced, Turn,
+    Adapted, Attention, AvgPool, BatchNorm, Chain, ClassToken, Conv1d, Conv2d, Conv3d, Dropout, Embedding,
+    Expr, Flatten, Gelu, HeadNorm, LayerNorm, Linear, LowRank, MaxPool, MaxPool1d, MaxPool3d, Projected,
+    Recurrent, Relu, Residual, Rotary, Sigmoid, SwiGlu, Take, Traced, Turn,
 };
 
 fn probe(chain: Chain<Cpu>, input: &Shape, rows: usize) -> Check {
@@ -45,6 +45,20 @@ fn linear() {
     check("linear over places", || one(Linear::new(5)), &[3, 7]);
     check("linear with gelu", || one(Linear::new(5).gelu(Gelu::Exact)), &[7]);
     check("linear with gelu by tanh", || one(Linear::new(5).without_bias().gelu(Gelu::Tanh)), &[3, 7]);
+}
+
+#[test]
+fn adapters() {
+    let low = LowRank { rank: 2, scale: 1.7 };
+    check("an adapter", || one(Adapted::new(Linear::new(5), low, &[""])), &[7]);
+    let parts = [("q", 5), ("k", 3), ("v", 4)];
+    let side_by_side =
+        |names: &[&'static str]| one(Adapted::new(Linear::side_by_side(&parts).without_bias(), low, names));
+    check("one of three", || side_by_side(&["k"]), &[3, 7]);
+    check("two of three", || side_by_side(&["q", "v"]), &[3, 7]);
+    check("three of three", || side_by_side(&["q", "k", "v"]), &[7]);
+    let branch = || Chain::new().then(LayerNorm::rms()).then(Adapted::new(Linear::new(6), low, &[""]));
+    check("in a residual", || one(Residual::new(branch())), &[3, 6]);
 }
 
 #[test]
