@@ -117,6 +117,7 @@ fn layers_that_are_not_those_that_the_run_began_with_are_refused() {
     let folder = begun();
     let path = folder.path();
     adapted(path, "steps=3 ranks=2 name=it").succeeded();
+    said(path, "checkpoint verify it");
     let frozen = path.join("runs/it/frozen.safetensors");
     let whole = fs::read(&frozen).unwrap();
     let hint = "hint: it holds the parameters that the run leaves as they are";
@@ -126,6 +127,9 @@ fn layers_that_are_not_those_that_the_run_began_with_are_refused() {
         [(&damaged[..], "blake3"), (&whole[..whole.len() - 5], "cut short"), (b"no", "cut short")]
     {
         fs::write(&frozen, bytes).unwrap();
+        let (verified, _) = output(path, "checkpoint verify it");
+        verified.ended_with(1);
+        verified.said("frozen.safetensors is damaged");
         for command in ["train --resume it steps=9", "eval it", "export it --to transformers -o never"] {
             let (ended, _) = output(path, command);
             ended.ended_with(1);

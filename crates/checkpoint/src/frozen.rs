@@ -94,6 +94,18 @@ impl FrozenHeader {
     }
 }
 
+/// Reads the file in the folder of a run to its end, and holds it against this digest.
+///
+/// *Blocks* on the disk; holds one megabyte. *Errors*: it is missing, damaged, or another one.
+pub fn check_frozen(run: &Path, expected: Digest) -> Result<(), Fault> {
+    let path = run.join(FROZEN_FILE);
+    let header = FrozenHeader::read(&path)?;
+    if header.digest != expected {
+        return Err(Fault::Digest { expected, got: header.digest });
+    }
+    header.stream(&path, |_| {})
+}
+
 /// The digest that such a file of these values has.
 #[must_use]
 pub fn frozen_digest(values: &[f32]) -> Digest {
@@ -165,6 +177,10 @@ mod tests {
         let last = bytes.len() - 1;
         bytes[last] ^= 1;
         assert!(matches!(header.check(&bytes[header.values.clone()]), Err(Fault::Digest { .. })));
+        check_frozen(folder.path(), digest).unwrap();
+        assert!(matches!(check_frozen(folder.path(), Digest([1; 32])), Err(Fault::Digest { .. })));
+        std::fs::write(&path, &bytes).unwrap();
+        assert!(matches!(check_frozen(folder.path(), digest), Err(Fault::Digest { .. })));
         let names: Vec<_> =
             std::fs::read_dir(folder.path()).unwrap().map(|it| it.unwrap().file_name()).collect();
         assert_eq!(names, [FROZEN_FILE], "nothing else is left");

@@ -37,7 +37,7 @@ pub use dtrain_types::{CheckpointId, Digest};
 pub use error::StoreError;
 pub use export::{Exported, export, write_tensors};
 pub use file_store::FileStore;
-pub use frozen::{FROZEN, FROZEN_FILE, FrozenHeader, frozen_digest, write_frozen};
+pub use frozen::{FROZEN, FROZEN_FILE, FrozenHeader, check_frozen, frozen_digest, write_frozen};
 pub use generations::reserve_generations;
 pub use held::held_by;
 pub use init::{Given, InitError, Lies, Names, OwnNames, SectionMut, init_from};

@@ -8,8 +8,8 @@ use crate::request::{ChosenCheckpoint, checkpoint_argument};
 use crate::run_folder::RunFolder;
 use crate::unusable::{is_of_another_version, state, unusable};
 use dtrain_checkpoint::{
-    Change, Check, Checkpoint, CheckpointId, Damage, Exported, FileStore, FoundCheckpoint, Manifest, Store,
-    StoreError,
+    Change, Check, Checkpoint, CheckpointId, Damage, Digest, Exported, FROZEN_FILE, FileStore,
+    FoundCheckpoint, Manifest, Store, StoreError, check_frozen,
 };
 use dtrain_telemetry::UnixTime;
 use dtrain_types::counted;
@@ -34,8 +34,8 @@ fn store_error(error: &StoreError) -> CliError {
     CliError::failed("the checkpoints cannot be read").because(error)
 }
 
-/// Lists the checkpoints of a run, newest first; gives what is wrong with those that cannot be used.
-fn list(arguments: &RunArgument, check: Check) -> Result<Vec<Damage>, CliError> {
+/// Lists the checkpoints of a run, newest first.
+fn list(arguments: &RunArgument, check: Check) -> Result<Listed, CliError> {
     let run = RunFolder::find(&arguments.run)?;
     let store = FileStore::new(&run.path);
     let best = store.best().map_err(|error| store_error(&error))?;
@@ -44,16 +44,28 @@ fn list(arguments: &RunArgument, check: Check) -> Result<Vec<Damage>, CliError> 
         let error = CliError::usage(format!("{} has no checkpoints", run.path.display()));
         return Err(error.hint("checkpoint.every says when they are written"));
     }
-    let mut damaged = Vec::new();
+    let (mut damaged, mut frozen) = (Vec::new(), None);
     for FoundCheckpoint { id, valid } in found {
         if arguments.json {
             print_json(&as_json(id, &valid, best))?;
         } else {
             print(&line(id, &valid, best))?;
         }
-        damaged.extend(valid.err());
+        match valid {
+            Ok(manifest) => frozen = frozen.or(manifest.frozen),
+            Err(damage) => damaged.push(damage),
+        }
     }
-    Ok(damaged)
+    Ok(Listed { run, damaged, frozen })
+}
+
+/// What was listed.
+struct Listed {
+    run: RunFolder,
+    /// What is wrong with those that cannot be used.
+    damaged: Vec<Damage>,
+    /// The digest of the parameters that stay as they are, where there are some.
+    frozen: Option<Digest>,
 }
 
 fn line(
@@ -114,7 +126,13 @@ fn as_json(
 }
 
 fn verify(arguments: &RunArgument) -> Result<(), CliError> {
-    let unusable = list(arguments, Check::Digests)?;
+    let Listed { run, damaged: unusable, frozen } = list(arguments, Check::Digests)?;
+    if let Some(Err(fault)) = frozen.map(|digest| check_frozen(&run.path, digest)) {
+        let error = CliError::failed(format!("{} is damaged", run.path.join(FROZEN_FILE).display()));
+        return Err(error
+            .because(&fault)
+            .hint("every checkpoint of the run needs it: put it back from a copy"));
+    }
     let others = unusable.iter().filter(|damage| is_of_another_version(damage)).count();
     let message = match (unusable.len() - others, others) {
         (0, 0) => return Ok(()),

@@ -75,7 +75,7 @@ impl Grouping {
             }
         }
         let mut parameters = layout.tensors.iter().filter(|tensor| tensor.section == Section::Parameters);
-        if parameters.all(|tensor| tensor.frozen) {
+        if !(self.frozen.is_empty() && self.trained.is_empty()) && parameters.all(|tensor| tensor.frozen) {
             let reason = "leaves nothing to train".into();
             return Err(EngineError::Option { key: "model.freeze", reason });
         }
