@@ -188,6 +188,42 @@ fn adapters_are_taken_into_the_layers_for_other_programs() {
         |name: &str| name.starts_with("base_model.model.model.layers.") && name.contains("_proj.lora_");
     assert!(adapters.iter().all(|(name, ..)| is_named(name)));
     refused(path, "export base --to peft", &["has no adapters", "hint:"]);
+    // Another run begins with them: the folder says what they are.
+    let keys =
+        format!("{LLAMA} {MODEL} model.init_from=base.safetensors model.lora_from=peft {still} name=again");
+    let again = train(path, &keys);
+    assert!((again.summary()["val_loss"].as_f64().expect("a loss") - of_it).abs() < 1e-6, "{}", again.stderr);
+    let written = fs::read_to_string(path.join("runs/again/config.yaml")).unwrap();
+    assert!(written.contains("lora_rank: 3 ") && written.contains("lora_alpha: 12"), "{written}");
+    let keys = keys.replace("name=again", "name=never");
+    // A fork has its own.
+    adapted(path, "steps=9 ranks=1 name=more model.lora_from=peft").succeeded();
+    let fork = train(path, &format!("--resume more --fork {still} name=fork"));
+    let (of_more, of_fork) = (json(path, "eval more --json"), &fork.summary()["val_loss"]);
+    assert!((of_more["loss"].as_f64().unwrap() - of_fork.as_f64().expect("a loss")).abs() < 1e-6);
+    for (change, words) in
+        [("use_dora", "use_dora of these adapters"), ("use_rslora", "use_rslora of these adapters")]
+    {
+        let mut config = config.clone();
+        config[change] = true.into();
+        fs::write(path.join("peft/adapter_config.json"), config.to_string()).unwrap();
+        refused(path, &format!("train {keys}"), &[words, "adapter_config.json", "hint:"]);
+    }
+    let mut other = config.clone();
+    other["target_modules"] = serde_json::json!(["q_proj", "lm_head"]);
+    fs::write(path.join("peft/adapter_config.json"), other.to_string()).unwrap();
+    refused(path, &format!("train {keys}"), &["target_modules of these adapters"]);
+    fs::write(path.join("peft/adapter_config.json"), config.to_string()).unwrap();
+    refused(
+        path,
+        &format!("train {keys} model.lora_rank=4"),
+        &["model.lora_from: peft", "the model needs [4"],
+    );
+    refused(
+        path,
+        &format!("train {keys} model.lora_from=nowhere model.lora_rank=3"),
+        &["model.lora_from: nowhere"],
+    );
     // Texts are written by it, whole windows and token by token.
     said(path, "generate it --prompt 1 --tokens 12 --seed 3 --json");
 }
@@ -201,6 +237,7 @@ fn adapters_that_make_no_sense_are_refused_in_a_sentence() {
         ("model.lora_rank=4", &["model.lora_rank: adapters are beside", "hint: model.init_from"][..]),
         ("model.lora_also=[norm.weight]", &["model.lora_also: without model.lora_rank"]),
         ("model.lora_alpha=3", &["model.lora_alpha: without model.lora_rank"]),
+        ("model.lora_from=peft", &["model.lora_from: without model.lora_rank"]),
         ("model.lora_rank=0", &["model.lora_rank"]),
         ("model.lora_rank=900 model.init_from=base.safetensors", &["model.lora_rank: must be at least 1"]),
         (

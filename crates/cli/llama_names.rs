@@ -6,6 +6,19 @@ use dtrain_checkpoint::{Given, Lies, Names};
 #[derive(Clone, Copy, Debug)]
 pub struct LlamaNames;
 
+/// The names of adapters' parameters, as PEFT has them.
+#[derive(Clone, Copy, Debug)]
+pub struct PeftNames;
+
+/// What PEFT calls the file of adapters in its folder.
+pub const ADAPTERS: &str = "adapter_model.safetensors";
+
+impl Names for PeftNames {
+    fn of(&self, tensor: &str) -> Given {
+        Given { name: format!("base_model.model.{}", of_transformers(tensor)), lies: Lies::Same }
+    }
+}
+
 /// The one that has no prefix.
 const HEAD: &str = "lm_head.weight";
 

@@ -96,6 +96,15 @@ class Lora(unittest.TestCase):
         with torch.no_grad():
             of_peft, of_whole = again(input_ids=rows).logits, whole(input_ids=rows).logits
         self.assertLess((of_peft - of_whole).abs().max().item(), 1e-5)
+        # And dtrain what PEFT wrote.
+        again.save_pretrained(self.folder / "saved")
+        still = "steps=1 optimizer.lr=1e-30 optimizer.weight_decay=0 schedule.warmup=none checkpoint.best=none"
+        data = f"data.kind=tokens data.path=train.bin data.vocabulary={WORDS} data.context={CONTEXT} data.val_split=0"
+        command(self.folder, f"train {data} model.init_from=base model.lora_from=saved global_batch={SAMPLES} micro_batch=2 {still} name=back --quiet")
+        np.save(self.folder / "rows.npy", rows.numpy().astype(np.uint16))
+        command(self.folder, "predict back rows.npy -o told.npy")
+        told = torch.from_numpy(np.load(self.folder / "told.npy"))
+        self.assertLess((told - of_peft).abs().max().item(), 1e-4)
         self.assertGreater((of_peft - AutoModelForCausalLM.from_pretrained(self.folder / "base")(input_ids=rows).logits).abs().max().item(), 1e-3)
 
     def test_adapters_beside_all_layers_learn_as_in_peft(self):

@@ -4,6 +4,7 @@ use super::print;
 use crate::arguments::{Export, ExportTo};
 use crate::error::CliError;
 use crate::export::{Network, Parameter, onnx, peft, torch, transformers};
+use crate::llama_names::ADAPTERS;
 use crate::report::{Voice, bytes};
 use crate::run_tokenizer::{self, file_of};
 use crate::trained::Trained;
@@ -45,7 +46,7 @@ pub fn run(arguments: &Export) -> Result<(), CliError> {
         ExportTo::Peft => {
             let files = peft(&trained)?;
             let config = [("adapter_config.json", &files.config[..])];
-            folder(&trained, &output, &config, ("adapter_model.safetensors", &files.tensors))?
+            folder(&trained, &output, &config, (ADAPTERS, &files.tensors))?
         }
     };
     if let (Some(tokenizer), ExportTo::Safetensors | ExportTo::Onnx) = (file_of(&trained.run), arguments.to) {

@@ -307,9 +307,12 @@ fn adapters(config: &Config, problems: &mut Vec<Problem>) {
     let says_something = |key: &&&str| match config.resolved.get(key) {
         Some(Value::Number(_)) => true,
         Some(Value::List(words)) => !words.is_empty(),
+        Some(Value::Text(_)) => true,
         _ => false,
     };
-    if let (None, Some(key)) = (lora, ["model.lora_alpha", "model.lora_also"].iter().find(says_something)) {
+    if let (None, Some(key)) =
+        (lora, ["model.lora_from", "model.lora_alpha", "model.lora_also"].iter().find(says_something))
+    {
         let problem = config.problem(key, "without model.lora_rank there are no adapters");
         problems.push(problem.hint("write model.lora_rank=16"));
     }

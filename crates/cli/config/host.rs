@@ -44,6 +44,7 @@ const PLACES: &[&str] = &[
     "data.path",
     "data.val_path",
     "model.init_from",
+    "model.lora_from",
 ];
 
 impl Config {

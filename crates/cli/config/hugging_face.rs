@@ -43,14 +43,9 @@ pub fn folder_of(model: &Path) -> &Path {
 /// *Blocks* on the disk. *Errors*: a model of such a family with something that is not there.
 pub(super) fn layer(layers: &[Layer]) -> Result<Option<Layer>, ConfigError> {
     let Some(path) = last(layers, "model.init_from").and_then(text) else { return Ok(None) };
-    let file = folder_of(Path::new(path)).join("config.json");
-    // Something else may be called so: what is no such text says nothing.
-    let Ok(json) = std::fs::read_to_string(&file) else { return Ok(None) };
-    let Ok(document) = tree::parse_yaml(&Arc::new(Source { path: file, text: json })) else {
-        return Ok(None);
-    };
+    let Some(document) = read(&folder_of(Path::new(path)).join("config.json")) else { return Ok(None) };
     let Tree::Map(entries) = &document.tree else { return Ok(None) };
-    let told = Told { entries };
+    let told = OfJson { entries };
     let family = told.text("model_type").unwrap_or_default();
     let (kind, words) = match family {
         "gpt2" => (ModelKind::Gpt2, GPT2),
@@ -94,6 +89,14 @@ pub(super) fn layer(layers: &[Layer]) -> Result<Option<Layer>, ConfigError> {
     Ok(Some(layer))
 }
 
+/// What a file of JSON says. Something else may be called so: what is no such text says nothing.
+///
+/// *Blocks* on the disk.
+pub(super) fn read(file: &Path) -> Option<YamlNode> {
+    let text = std::fs::read_to_string(file).ok()?;
+    tree::parse_yaml(&Arc::new(Source { path: file.to_owned(), text })).ok()
+}
+
 /// Where they say how positions are scaled: newer ones, and older ones.
 const SCALING_OF: [&str; 2] = ["rope_parameters", "rope_scaling"];
 const SCALING: Words = &[
@@ -105,7 +108,7 @@ const SCALING: Words = &[
 const ROPE_THETA: &str = "model.rope_theta";
 
 /// What was written last for a key.
-fn last<'a>(layers: &'a [Layer], key: &str) -> Option<&'a YamlNode> {
+pub(super) fn last<'a>(layers: &'a [Layer], key: &str) -> Option<&'a YamlNode> {
     layers
         .iter()
         .rev()
@@ -114,33 +117,33 @@ fn last<'a>(layers: &'a [Layer], key: &str) -> Option<&'a YamlNode> {
 }
 
 /// A scalar that says something.
-fn text(node: &YamlNode) -> Option<&str> {
+pub(super) fn text(node: &YamlNode) -> Option<&str> {
     match &node.tree {
         Tree::Scalar { text, .. } if !node.is_empty() && text != "null" => Some(text),
         _ => None,
     }
 }
 
-fn written(key: &str, value: &str, place: &Origin) -> Entry {
+pub(super) fn written(key: &str, value: &str, place: &Origin) -> Entry {
     let (key, origin) = (key.to_owned(), place.clone());
     Entry { key, node: YamlNode::plain(value, origin.clone()), origin }
 }
 
 /// What a mapping says.
 #[derive(Clone, Copy)]
-struct Told<'a> {
-    entries: &'a [Entry],
+pub(super) struct OfJson<'a> {
+    pub(super) entries: &'a [Entry],
 }
 
-impl<'a> Told<'a> {
+impl<'a> OfJson<'a> {
     /// A value that is not null.
-    fn node(&self, key: &str) -> Option<&'a YamlNode> {
+    pub(super) fn node(&self, key: &str) -> Option<&'a YamlNode> {
         let entry = self.entries.iter().find(|entry| entry.key == key)?;
         let says = !matches!(entry.node.tree, Tree::Scalar { .. }) || text(&entry.node).is_some();
         says.then_some(&entry.node)
     }
 
-    fn text(&self, key: &str) -> Option<&'a str> {
+    pub(super) fn text(&self, key: &str) -> Option<&'a str> {
         self.node(key).and_then(text)
     }
 
@@ -148,9 +151,9 @@ impl<'a> Told<'a> {
         self.text(key)?.parse().ok()
     }
 
-    fn inside(&self, key: &str) -> Option<Self> {
+    pub(super) fn inside(&self, key: &str) -> Option<Self> {
         match &self.node(key)?.tree {
-            Tree::Map(entries) => Some(Told { entries }),
+            Tree::Map(entries) => Some(OfJson { entries }),
             _ => None,
         }
     }
@@ -160,7 +163,7 @@ impl<'a> Told<'a> {
     }
 
     /// Their value under our name.
-    fn entry(&self, theirs: &str, ours: &str) -> Option<Entry> {
+    pub(super) fn entry(&self, theirs: &str, ours: &str) -> Option<Entry> {
         let node = self.node(theirs)?;
         Some(Entry { key: ours.to_owned(), origin: node.origin.clone(), node: node.clone() })
     }

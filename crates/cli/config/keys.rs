@@ -316,6 +316,7 @@ pub static KEYS: &[Key] = &[
     Key::new("model.qk_norm", Type::Bool, "false", Bits, "norms of the heads of queries and keys, as Qwen 3 has them").when("model.kind", LLAMA),
     Key::new("model.tied", Type::Bool, "false", Bits, "the head is the table of tokens").when("model.kind", LLAMA),
     Key::new("model.lora_rank", COUNT_OR_NONE, "none", Bits, "rank of adapters beside the layers of a model that is begun with, 8 or 16 say: they alone are trained (LoRA); none trains the whole model").when("model.kind", LLAMA),
+    Key::new("model.lora_from", TEXT_OR_NONE, "none", Bits, "folder of adapters of PEFT to begin with; its adapter_config.json says rank, alpha, targets and what else is trained").when("model.kind", LLAMA),
     Key::new("model.lora_alpha", Type::Either(&[AUTO, Type::Number(&POSITIVE)]), "auto", Bits, "what an adapter says is multiplied by lora_alpha / lora_rank; auto: twice the rank").when("model.kind", LLAMA),
     Key::new("model.lora_targets", Type::List(&Type::Choice(&Lora::TARGETS)), "[q_proj, k_proj, v_proj, o_proj, gate_proj, up_proj, down_proj]", Bits, "layers of each block that have an adapter").when("model.kind", LLAMA),
     Key::new("model.lora_also", Type::List(&Type::Text), "[]", Bits, "names of parameters that are trained beside the adapters, such as [\"lm_head.*\"] or [\"*norm*\"]").when("model.kind", LLAMA),

@@ -3,7 +3,7 @@
 use super::error::{ConfigError, Problem};
 use super::origin::Source;
 use super::resolve::{self, Layer, Resolved};
-use super::{Config, Machine, batch, check, hugging_face, tree};
+use super::{Config, Machine, batch, check, hugging_face, peft, tree};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -69,9 +69,8 @@ impl Config {
     }
 
     pub(super) fn of_layers(mut layers: Vec<Layer>, machine: Machine) -> Result<Self, ConfigError> {
-        if let Some(layer) = hugging_face::layer(&layers)? {
-            layers.insert(0, layer);
-        }
+        let beside = [hugging_face::layer(&layers)?, peft::layer(&layers)?];
+        layers.splice(0..0, beside.into_iter().flatten());
         let mut resolved = Resolved::new(layers)?;
         let derived = batch::settle(&mut resolved, machine)?;
         check::resolved(&resolved)?;

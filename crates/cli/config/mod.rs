@@ -19,6 +19,7 @@ mod nearest;
 mod on_gpus;
 mod origin;
 mod parts;
+mod peft;
 mod resolve;
 mod resume;
 mod samples;
@@ -224,10 +225,13 @@ impl Config {
     /// This configuration with the first parameters taken from a file, and the optimizer's state after so many updates.
     #[must_use]
     pub fn starting_from(&self, file: &Path, updates: u64) -> Self {
-        self.with([
+        // Its adapters are in that file, too.
+        let adapters = self.beginning.adapters.is_some().then_some(("model.lora_from", Value::Word("none")));
+        let keys = [
             ("model.init_from", Value::Text(file.to_string_lossy().into_owned())),
             ("optimizer.updates_before", Value::Int(updates.into())),
-        ])
+        ];
+        self.with(keys.into_iter().chain(adapters))
     }
 
     /// This configuration with what `backend` came to.

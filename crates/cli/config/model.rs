@@ -17,11 +17,17 @@ pub struct Beginning {
     pub file: Option<PathBuf>,
     /// Patterns of tensors that begin anew all the same.
     pub except: Vec<String>,
+    /// The folder of first adapters, if one is given.
+    pub adapters: Option<PathBuf>,
 }
 
 impl Beginning {
     pub(super) fn from_resolved(r: &Resolved) -> Self {
-        Self { file: path(r, "model.init_from"), except: patterns(r, "model.init_except") }
+        Self {
+            file: path(r, "model.init_from"),
+            except: patterns(r, "model.init_except"),
+            adapters: r.get("model.lora_from").and_then(|_| path(r, "model.lora_from")),
+        }
     }
 }
 

@@ -4,8 +4,9 @@
 use super::network::Parameter;
 use crate::config::Model;
 use crate::error::CliError;
-use crate::llama_names::of_transformers;
+use crate::llama_names::{PeftNames, of_transformers};
 use crate::trained::Trained;
+use dtrain_checkpoint::Names;
 use dtrain_engine::models::{LlamaOptions, Lora};
 use dtrain_engine::{Layout, Replica, Section, fits};
 use serde_json::json;
@@ -19,9 +20,6 @@ pub struct OfPeft {
     /// What `adapter_model.safetensors` holds.
     pub tensors: BTreeMap<String, Parameter>,
 }
-
-/// What stands in front of the names that transformers has.
-const PREFIX: &str = "base_model.model.";
 
 /// Writes down what a run trained beside the layers of its model.
 ///
@@ -44,7 +42,7 @@ pub fn peft(trained: &Trained) -> Result<OfPeft, CliError> {
             also.insert(module.to_owned());
         }
         let values = replica.state().averaged()[tensor.range()].to_vec();
-        files.insert(format!("{PREFIX}{name}"), Parameter { shape: tensor.shape.clone(), values });
+        files.insert(PeftNames.of(&tensor.name).name, Parameter { shape: tensor.shape.clone(), values });
     }
     let targets: Vec<&str> =
         Lora::TARGETS.into_iter().zip(lora.targets).filter_map(|(name, has)| has.then_some(name)).collect();

@@ -7,7 +7,7 @@ use crate::config::{Model, ModelKind};
 use crate::error::CliError;
 use crate::frozen_parameters::{self, FrozenParameters};
 use crate::gpt2_names::Gpt2Names;
-use crate::llama_names::LlamaNames;
+use crate::llama_names::{ADAPTERS, LlamaNames, PeftNames};
 use dtrain_checkpoint::{
     FROZEN, Given, InitError, Names, OwnNames, PARAMETERS, STATS, SectionMut, TensorSpec, frozen_digest,
 };
@@ -58,6 +58,11 @@ impl Plan {
             ),
         };
         filled.map_err(|error| self.config.problem("model.init_from", error.to_string()).hint(hint))?;
+        if let Some(adapters) = &self.config.beginning.adapters {
+            let hint = "PEFT writes such a folder, and `dtrain export --to peft`; model.lora_rank, lora_targets and lora_also have to suit it";
+            fill_adapters(replica, adapters, &mut state)
+                .map_err(|error| self.config.problem("model.lora_from", error.to_string()).hint(hint))?;
+        }
         replica.swap_state(&mut state).map_err(|error| self.misfit(&error))?;
         frozen = frozen.or(new.map(Frozen::from));
         self.set_frozen(replica, frozen.unwrap_or_default())
@@ -187,6 +192,21 @@ fn fill_all(
         fill(always).map_err(|_| error)?;
         state.begin_average();
     }
+    Ok(())
+}
+
+/// Fills what is trained beside the layers of a model from a folder of adapters, or their file; a moving average begins with it.
+fn fill_adapters(replica: &dyn Replica, adapters: &Path, state: &mut State) -> Result<(), InitError> {
+    let file = if adapters.is_dir() { adapters.join(ADAPTERS) } else { adapters.to_owned() };
+    let tensors = replica.about().layout.tensors.iter();
+    let specs: Vec<_> = tensors
+        .filter(|tensor| tensor.section == Section::Parameters)
+        .map(|tensor| TensorSpec::new(&tensor.name, &tensor.shape, PARAMETERS, tensor.offset))
+        .collect();
+    let [parameters, ..] = state.sections_mut();
+    let mut sections = [SectionMut { name: PARAMETERS, data: parameters }];
+    dtrain_checkpoint::init_from(&file, &PeftNames, &specs, &mut sections)?;
+    state.begin_average();
     Ok(())
 }
 

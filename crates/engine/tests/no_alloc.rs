@@ -8,13 +8,13 @@ use counting::Counting;
 use dtrain_engine::cpu::{Cpu, CpuOptions};
 use dtrain_engine::device::Cell;
 use dtrain_engine::models::{
-    CnnOptions, EncoderOptions, GptOptions, LlamaOptions, MlpOptions, RecurrentOptions, ResNetOptions, Stem,
-    cnn, gpt, gpt2, llama, mlp, peer, recurrent, resnet, vit,
+    CnnOptions, EncoderOptions, GptOptions, LlamaOptions, Lora, MlpOptions, RecurrentOptions, ResNetOptions,
+    Stem, cnn, gpt, gpt2, llama, mlp, peer, recurrent, resnet, vit,
 };
 use dtrain_engine::stage::Shape;
 use dtrain_engine::stages::Chain;
 use dtrain_engine::{
-    BatchFigures, BatchView, EvaluationCounts, Inputs, Loss, LrSchedule, MicroBatchGroup, Model,
+    BatchFigures, BatchView, EvaluationCounts, Grouping, Inputs, Loss, LrSchedule, MicroBatchGroup, Model,
     ModelReplica, Muon, Optimizer, Replica, Rule, Targets, micro_batch,
 };
 use dtrain_types::{MicroBatch, MicroRange, Seed, Step, Wire};
@@ -46,6 +46,11 @@ fn allocations(
     let cpu = device(threads);
     let model = Model::in_groups(&cpu, || Ok(stages()), input.clone(), Loss::cross_entropy(), 2);
     let model = model.expect("the model fits");
+    // Where there are adapters, they alone are trained.
+    let has_adapters = model.layout().tensors.iter().any(|tensor| tensor.name.contains("lora_"));
+    let trained = if has_adapters { Lora::PARAMETERS.map(str::to_owned).into() } else { Vec::new() };
+    let model = model.grouped(&Grouping { trained, ..Grouping::default() }).expect("it has them");
+    assert_eq!(model.layout().frozen_len() > 0, has_adapters);
     let targets = model.loss_rows(ROWS).rows / ROWS;
     let mut replica = ModelReplica::new(cpu, model, optimizer, Seed(1)).expect("the options make sense");
     let values = peer::uniform(1, ROWS * input.per_row(), 1.0);
@@ -102,6 +107,9 @@ fn no_step_after_the_third_allocates_on_any_thread() {
         let of_llama =
             LlamaOptions { vocabulary: 16, width: 64, kv_heads: 2, qk_norm: true, ..LlamaOptions::default() };
         let grouped = || llama(&of_llama).expect("the options make sense");
+        let lora = Some(Lora { rank: 4, alpha: 8.0, targets: [true; 7] });
+        let of_adapters = LlamaOptions { lora, ..of_llama };
+        let adapted = move || llama(&of_adapters).expect("the options make sense");
         let text = Shape::Tokens { rows: ROWS, time: 24 };
         let lion = Rule::Lion { betas: [0.9, 0.99], weight_decay: 0.1 };
         let options = ResNetOptions { depth: 18, width: 8, stem: Stem::Small };
@@ -120,7 +128,8 @@ fn no_step_after_the_third_allocates_on_any_thread() {
             ),
             ("gpt", allocations(&language, text.clone(), [threads, steps], Rule::adamw())),
             ("gpt2", allocations(&tied, text.clone(), [threads, steps], Rule::Muon(Muon::default()))),
-            ("llama", allocations(&grouped, text, [threads, steps], Rule::adamw())),
+            ("llama", allocations(&grouped, text.clone(), [threads, steps], Rule::adamw())),
+            ("adapters", allocations(&adapted, text, [threads, steps], Rule::adamw())),
             // Of one thread: products of these are so small that another's workspace may be used for the first time at any step.
             ("resnet", allocations(&residual, Shape::values(ROWS, &[3, 8, 8]), [1, 5], lion)),
             ("vit", allocations(&patches, Shape::values(ROWS, &[3, 8, 8]), [1, 5], Rule::adamw())),

@@ -29,6 +29,8 @@ struct Adapter {
     name: &'static str,
     /// The outputs of that.
     outputs: Range<usize>,
+    /// Outputs of the adapters in front of it.
+    before: usize,
 }
 
 /// A linear layer with adapters. See the file's comment.
@@ -51,12 +53,14 @@ impl Adapted {
     pub fn new(base: Linear, low: LowRank, names: &[&'static str]) -> Self {
         let parts = base.parts();
         assert!(base.is_plain(), "an adapter is added before an activation");
-        let mut at = 0;
-        let places = parts.iter().map(|(name, outputs)| {
+        let (mut at, mut adapted, mut adapters) = (0, 0, Vec::new());
+        for (name, outputs) in &parts {
+            if names.contains(name) {
+                adapters.push(Adapter { name, outputs: at..at + outputs, before: adapted });
+                adapted += outputs;
+            }
             at += outputs;
-            Adapter { name, outputs: at - outputs..at }
-        });
-        let adapters: Vec<_> = places.filter(|place| names.contains(&place.name)).collect();
+        }
         assert_eq!(adapters.len(), names.len(), "{names:?} of {parts:?}");
         Self { base, low, adapters, sides: [0; 2], own: 0, is_frozen: false, layout: ParamLayout::NOTHING }
     }
@@ -66,17 +70,16 @@ impl Adapted {
         self.adapters.len() * self.low.rank
     }
 
-    /// All `a`, and the `b` of each adapter, among the parameters that are trained.
-    fn places(&self) -> (Range<usize>, Vec<Range<usize>>) {
+    /// All `a`, among the parameters that are trained.
+    fn all_a(&self) -> Range<usize> {
         let first = if self.is_frozen { 0 } else { self.own };
-        let mut end = first + self.between() * self.sides[0];
-        let all = first..end;
-        let b = self.adapters.iter().map(|adapter| {
-            let from = end;
-            end += adapter.outputs.len() * self.low.rank;
-            from..end
-        });
-        (all, b.collect())
+        first..first + self.between() * self.sides[0]
+    }
+
+    /// The `b` of an adapter there.
+    fn b_of(&self, adapter: &Adapter) -> Range<usize> {
+        let first = self.all_a().end + adapter.before * self.low.rank;
+        first..first + adapter.outputs.len() * self.low.rank
     }
 
     /// The tensors of the adapters behind those of the layer.
@@ -102,6 +105,27 @@ impl Adapted {
         D::part(if self.is_frozen { frozen } else { params }, 0..self.own)
     }
 
+    /// The forward pass, with something added to the output.
+    fn walk<D: Device>(&self, pass: &Pass<'_, D>, io: Forward<'_, D>, plus: Option<D::Ref<'_>>) {
+        let Forward { params, frozen, stats, stat_sums: _, x, mut y, mut saved, mut scratch } = io;
+        let len = D::len_mut(&y);
+        let base = Forward {
+            params: self.own::<D>(params, frozen),
+            frozen: D::part(frozen, 0..0),
+            stats: D::part(stats, 0..0),
+            stat_sums: None,
+            x: x.shorter(),
+            y: D::part_mut(&mut y, 0..len),
+            saved: D::part_mut(&mut saved, 0..0),
+            scratch: D::part_mut(&mut scratch, 0..0),
+        };
+        match plus {
+            None => self.base.forward(pass, base),
+            Some(plus) => self.base.forward_plus(pass, base, plus),
+        }
+        self.add(pass, params, x.values(), &mut y, [&mut saved, &mut scratch]);
+    }
+
     /// Adds to `y` what the adapters say.
     fn add<D: Device>(
         &self,
@@ -113,7 +137,6 @@ impl Adapted {
     ) {
         let (device, [inputs, outputs], between) = (pass.device, self.sides, self.between());
         let rows = D::len(x) / inputs;
-        let (a, b) = self.places();
         let mut plain = device.activations_mut(scratch, rows * between);
         let mut kept = device.activations_mut(saved, rows * between);
         // h[R, N] = x a^T
@@ -126,10 +149,15 @@ impl Adapted {
             c_row: between,
             write: Write::Set,
         };
-        device.product(&product, x, D::part(params, a), D::part_mut(&mut plain, 0..rows * between));
+        device.product(
+            &product,
+            x,
+            D::part(params, self.all_a()),
+            D::part_mut(&mut plain, 0..rows * between),
+        );
         device.combine([self.low.scale, 0.0], D::read(&plain), D::part_mut(&mut kept, 0..rows * between));
         let len = D::len_mut(y);
-        for (at, (adapter, b)) in self.adapters.iter().zip(b).enumerate() {
+        for (at, adapter) in self.adapters.iter().enumerate() {
             // y[R, O] += h b^T
             let product = Product {
                 m: rows,
@@ -141,7 +169,12 @@ impl Adapted {
                 write: Write::Add,
             };
             let h = D::part(D::read(&kept), at * self.low.rank..rows * between);
-            device.product(&product, h, D::part(params, b), D::part_mut(y, adapter.outputs.start..len));
+            device.product(
+                &product,
+                h,
+                D::part(params, self.b_of(adapter)),
+                D::part_mut(y, adapter.outputs.start..len),
+            );
         }
     }
 }
@@ -225,13 +258,13 @@ impl<D: Device> Stage<D> for Adapted {
                 scratch: D::part_mut(&mut scratch, 0..0),
             },
         );
-        let (a, b) = self.places();
         let memory = device.activation_len(rows * between);
         let (mut plain, mut scaled) = D::split_mut(D::part_mut(&mut scratch, 0..2 * memory), memory);
         let mut plain = device.activations_mut(&mut plain, rows * between);
         let mut scaled = device.activations_mut(&mut scaled, rows * between);
         let (dy, kept) = (D::read(&dy), device.activations(D::read(&saved), rows * between));
-        for (at, (adapter, b)) in self.adapters.iter().zip(&b).enumerate() {
+        for (at, adapter) in self.adapters.iter().enumerate() {
+            let b = self.b_of(adapter);
             let dy = D::part(dy, adapter.outputs.start..len);
             // db[O, n] = dy^T h
             let product = Product {
@@ -256,7 +289,7 @@ impl<D: Device> Stage<D> for Adapted {
                 write: Write::Set,
             };
             let dh = D::part_mut(&mut plain, at * rank..rows * between);
-            device.product(&product, dy, D::part(params, b.clone()), dh);
+            device.product(&product, dy, D::part(params, b), dh);
         }
         device.combine([self.low.scale, 0.0], D::read(&plain), D::part_mut(&mut scaled, 0..rows * between));
         // da[N, I] = dh^T x
@@ -269,7 +302,13 @@ impl<D: Device> Stage<D> for Adapted {
             c_row: inputs,
             write: Write::Set,
         };
-        device.product_of_leaves(&product, leaf, D::read(&scaled), x_ri, D::part_mut(&mut grads, a.clone()));
+        device.product_of_leaves(
+            &product,
+            leaf,
+            D::read(&scaled),
+            x_ri,
+            D::part_mut(&mut grads, self.all_a()),
+        );
         if let Some(dx) = dx {
             // dx[R, I] += dh a
             let product = Product {
@@ -281,29 +320,7 @@ impl<D: Device> Stage<D> for Adapted {
                 c_row: inputs,
                 write: Write::Add,
             };
-            device.product(&product, D::read(&scaled), D::part(params, a), dx);
+            device.product(&product, D::read(&scaled), D::part(params, self.all_a()), dx);
         }
-    }
-}
-
-impl Adapted {
-    fn walk<D: Device>(&self, pass: &Pass<'_, D>, io: Forward<'_, D>, plus: Option<D::Ref<'_>>) {
-        let Forward { params, frozen, stats, stat_sums: _, x, mut y, mut saved, mut scratch } = io;
-        let len = D::len_mut(&y);
-        let base = Forward {
-            params: self.own::<D>(params, frozen),
-            frozen: D::part(frozen, 0..0),
-            stats: D::part(stats, 0..0),
-            stat_sums: None,
-            x: x.shorter(),
-            y: D::part_mut(&mut y, 0..len),
-            saved: D::part_mut(&mut saved, 0..0),
-            scratch: D::part_mut(&mut scratch, 0..0),
-        };
-        match plus {
-            None => self.base.forward(pass, base),
-            Some(plus) => self.base.forward_plus(pass, base, plus),
-        }
-        self.add(pass, params, x.values(), &mut y, [&mut saved, &mut scratch]);
     }
 }
