@@ -188,6 +188,16 @@ fn adapters_are_taken_into_the_layers_for_other_programs() {
         |name: &str| name.starts_with("base_model.model.model.layers.") && name.contains("_proj.lora_");
     assert!(adapters.iter().all(|(name, ..)| is_named(name)));
     refused(path, "export base --to peft", &["has no adapters", "hint:"]);
+    let biased = "model.qkv_bias=true model.qk_norm=false";
+    train(path, &format!("{LLAMA} model.kv_heads=2 {biased} steps=1 ranks=1 name=biased")).succeeded();
+    said(path, "checkpoint export biased -o biased.safetensors");
+    let lora = LORA.replace("base.safetensors", "biased.safetensors");
+    let also =
+        format!("{LLAMA} model.kv_heads=2 {biased} {lora} steps=2 model.lora_also=[\"*bias\"] name=biases");
+    let ranks = |ranks: &str| train(path, &format!("{also}-{ranks} ranks={ranks}")).digest();
+    assert_eq!(ranks("1"), ranks("3"), "biases are trained, and the matrices in front of them are not");
+    refused(path, "export biases-1 --to peft", &["PEFT has no place for", "q_proj.bias"]);
+    said(path, "export biases-1 --to transformers -o with-biases");
     // Another run begins with them: the folder says what they are.
     let keys =
         format!("{LLAMA} {MODEL} model.init_from=base.safetensors model.lora_from=peft {still} name=again");

@@ -8,7 +8,7 @@ use crate::llama_names::{PeftNames, of_transformers};
 use crate::trained::Trained;
 use dtrain_checkpoint::Names;
 use dtrain_engine::models::{LlamaOptions, Lora};
-use dtrain_engine::{Layout, Replica, Section, fits};
+use dtrain_engine::{Layout, Replica, Section, Tensor, fits};
 use serde_json::json;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -34,11 +34,18 @@ pub fn peft(trained: &Trained) -> Result<OfPeft, CliError> {
     let Layout { tensors, .. } = &replica.about().layout;
     let is_adapter = |name: &str| Lora::PARAMETERS.iter().any(|pattern| fits(pattern, name));
     let (mut also, mut files) = (BTreeSet::new(), BTreeMap::new());
-    for tensor in tensors.iter().filter(|tensor| tensor.section == Section::Parameters) {
+    let is_trained = |tensor: &&Tensor| tensor.section == Section::Parameters && !tensor.frozen;
+    for tensor in tensors.iter().filter(is_trained) {
         let name = of_transformers(&tensor.name);
         if !is_adapter(&tensor.name)
             && let Some((module, _)) = name.rsplit_once('.')
         {
+            let last = module.rsplit('.').next().unwrap_or(module);
+            if Lora::TARGETS.iter().zip(lora.targets).any(|(target, has)| has && *target == last) {
+                let message =
+                    format!("PEFT has no place for {}, which is trained beside an adapter", tensor.name);
+                return Err(CliError::usage(message).hint("--to transformers writes the whole model"));
+            }
             also.insert(module.to_owned());
         }
         let values = replica.state().averaged()[tensor.range()].to_vec();

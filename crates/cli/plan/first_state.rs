@@ -200,7 +200,7 @@ fn fill_adapters(replica: &dyn Replica, adapters: &Path, state: &mut State) -> R
     let file = if adapters.is_dir() { adapters.join(ADAPTERS) } else { adapters.to_owned() };
     let tensors = replica.about().layout.tensors.iter();
     let specs: Vec<_> = tensors
-        .filter(|tensor| tensor.section == Section::Parameters)
+        .filter(|tensor| tensor.section == Section::Parameters && !tensor.frozen)
         .map(|tensor| TensorSpec::new(&tensor.name, &tensor.shape, PARAMETERS, tensor.offset))
         .collect();
     let [parameters, ..] = state.sections_mut();

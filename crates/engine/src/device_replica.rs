@@ -203,7 +203,9 @@ impl<D: OwnMemory> DeviceReplica<D> {
         let memory = |section| match section {
             Section::Parameters | Section::Average => device.parameters(host.section(section).len()),
             Section::First | Section::Second if in_shards => device.floats(0),
-            _ => device.floats(host.section(section).len()),
+            Section::Stats | Section::First | Section::Second | Section::Frozen => {
+                device.floats(host.section(section).len())
+            }
         };
         let [p, s, first, second, average] = Section::ALL.map(memory);
         let frozen = device.parameters(layout.frozen_len())?;

@@ -135,7 +135,7 @@ impl LlamaOptions {
             demand(
                 rank > 0 && rank <= width.min(feed_forward),
                 "model.lora_rank",
-                "must be at least 1, and at most model.width",
+                "must be at least 1, and at most model.width and model.feed_forward",
             )?;
             demand(alpha > 0.0 && alpha.is_finite(), "model.lora_alpha", "must be above 0")?;
             demand(targets.contains(&true), "model.lora_targets", "must name a layer")?;
