@@ -3,13 +3,14 @@
 
 use crate::digest::Hashing;
 use crate::tensor_file::{write_header, write_values};
+use crate::whole::write_whole;
 use crate::{
     AVERAGE, Checkpoint, Disk, FROZEN_FILE, Fault, FrozenHeader, PARAMETERS, RealDisk, STATS, ShardInfo,
     StoreError,
 };
 use dtrain_types::Bytes;
 use std::io::{self, BufWriter, Write};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 /// What of a checkpoint is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,25 +27,9 @@ pub enum Exported {
 /// *Blocks* on the disk; holds one megabyte. *Errors*: the disk fails or a shard is damaged; an existing `out` is
 /// then untouched.
 pub fn export(checkpoint: &Checkpoint, out: &Path, what: Exported) -> Result<ShardInfo, StoreError> {
-    let name = out.file_name().ok_or_else(|| {
-        StoreError::io("write", out, io::Error::new(io::ErrorKind::InvalidInput, "not the name of a file"))
-    })?;
-    let name = name.to_string_lossy().into_owned();
-    let folder = match out.parent() {
-        Some(folder) if folder != Path::new("") => folder.to_owned(),
-        _ => PathBuf::from("."),
-    };
-    let temporary = folder.join(format!(".{name}.tmp-{}", std::process::id()));
-    let written = write_model(checkpoint, &temporary, what).and_then(|(bytes, blake3)| {
-        RealDisk.rename(&temporary, out).map_err(|error| StoreError::io("write", out, error))?;
-        RealDisk.sync_dir(&folder).map_err(|error| StoreError::io("sync", &folder, error))?;
-        Ok(ShardInfo { file: name, bytes: Bytes(bytes), blake3 })
-    });
-    if written.is_err() {
-        // The first error is the one to report; a leftover that cannot be removed changes nothing about it.
-        let _ = RealDisk.remove_file(&temporary);
-    }
-    written
+    let (bytes, blake3) = write_whole(out, |temporary| write_model(checkpoint, temporary, what))?;
+    let file = out.file_name().map_or_else(String::new, |name| name.to_string_lossy().into_owned());
+    Ok(ShardInfo { file, bytes: Bytes(bytes), blake3 })
 }
 
 fn write_model(
@@ -79,12 +64,8 @@ fn write_model(
     let about: Vec<(&str, String)> = about.into_iter().chain(preparation).collect();
     let damaged = |fault: Fault| checkpoint.damage(FROZEN_FILE, fault);
     let frozen = checkpoint.frozen_file();
-    let header = manifest.frozen.map(|_| FrozenHeader::read(&frozen)).transpose().map_err(damaged)?;
-    if let (Some(FrozenHeader { digest: got, .. }), Some(expected)) = (&header, manifest.frozen)
-        && *got != expected
-    {
-        return Err(damaged(Fault::Digest { expected, got: *got }).into());
-    }
+    let header = manifest.frozen.map(|digest| FrozenHeader::of(&frozen, digest));
+    let header = header.transpose().map_err(damaged)?;
     let apart = header.iter().flat_map(|header| &header.tensors);
     let apart = apart.map(|(name, shape)| (name.as_str(), shape.as_slice()));
     let shapes = named.iter().map(|spec| (spec.name.as_str(), spec.shape.as_slice())).chain(apart);

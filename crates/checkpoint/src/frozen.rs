@@ -3,8 +3,9 @@
 //!
 //! It does not know which parameters these are, nor how a file is mapped.
 
-use crate::digest::Hashing;
+use crate::digest::{Hashing, hash};
 use crate::tensor_file::{TensorFile, write_header, write_values};
+use crate::whole::write_whole;
 use crate::{Digest, Disk, Fault, RealDisk, StoreError, TensorSpec};
 use safetensors::Dtype;
 use std::fs::File;
@@ -61,6 +62,15 @@ impl FrozenHeader {
         Ok(Self { digest, values: start..end, tensors })
     }
 
+    /// The same of a file that must have this digest. *Errors*: also, it has another one.
+    pub(crate) fn of(path: &Path, expected: Digest) -> Result<Self, Fault> {
+        let header = Self::read(path)?;
+        match header.digest {
+            got if got == expected => Ok(header),
+            got => Err(Fault::Digest { expected, got }),
+        }
+    }
+
     /// Gives the bytes of all values to `each`, in order, in pieces.
     ///
     /// *Blocks* on the disk. *Errors*: the file cannot be read, or its values are others; `each` then had them.
@@ -76,18 +86,16 @@ impl FrozenHeader {
             each(piece);
             left -= piece.len();
         }
-        self.compare(&hasher)
+        self.compare(Digest(*hasher.finalize().as_bytes()))
     }
 
     /// Holds the values against their digest. *Errors*: they are others.
     pub fn check(&self, values: &[u8]) -> Result<(), Fault> {
-        let mut hasher = blake3::Hasher::new();
-        hasher.update(values);
-        self.compare(&hasher)
+        self.compare(hash(values))
     }
 
-    fn compare(&self, hasher: &blake3::Hasher) -> Result<(), Fault> {
-        match Digest(*hasher.finalize().as_bytes()) {
+    fn compare(&self, got: Digest) -> Result<(), Fault> {
+        match got {
             got if got == self.digest => Ok(()),
             got => Err(Fault::Digest { expected: self.digest, got }),
         }
@@ -99,11 +107,7 @@ impl FrozenHeader {
 /// *Blocks* on the disk; holds one megabyte. *Errors*: it is missing, damaged, or another one.
 pub fn check_frozen(run: &Path, expected: Digest) -> Result<(), Fault> {
     let path = run.join(FROZEN_FILE);
-    let header = FrozenHeader::read(&path)?;
-    if header.digest != expected {
-        return Err(Fault::Digest { expected, got: header.digest });
-    }
-    header.stream(&path, |_| {})
+    FrozenHeader::of(&path, expected)?.stream(&path, |_| {})
 }
 
 /// The digest that such a file of these values has.
@@ -120,29 +124,20 @@ pub fn frozen_digest(values: &[f32]) -> Digest {
 /// *Blocks* on the disk. *Errors*: the disk fails. *Panics* if `specs` are not all of `values`, in order.
 pub fn write_frozen(folder: &Path, specs: &[TensorSpec], values: &[f32]) -> Result<Digest, StoreError> {
     assert_eq!(specs.last().map_or(0, TensorSpec::end), values.len(), "tensors without gaps");
-    let out = folder.join(FROZEN_FILE);
-    let temporary = folder.join(format!(".{FROZEN_FILE}.tmp-{}", std::process::id()));
     let digest = frozen_digest(values);
-    let write = || {
-        let mut file = BufWriter::new(RealDisk.create(&temporary)?);
+    let write = |path: &Path| {
+        let mut file = BufWriter::new(RealDisk.create(path)?);
         let about = [("format", "pt".to_owned()), (DIGEST, digest.to_string())];
-        write_header(
-            &mut file,
-            &about,
-            specs.iter().map(|spec| (spec.name.as_str(), spec.shape.as_slice())),
-        )?;
+        let shapes = specs.iter().map(|spec| (spec.name.as_str(), spec.shape.as_slice()));
+        write_header(&mut file, &about, shapes)?;
         write_values(&mut file, values)?;
         file.flush()?;
-        file.into_inner().map_err(io::IntoInnerError::into_error)?.sync()?;
-        RealDisk.rename(&temporary, &out)?;
-        RealDisk.sync_dir(folder)
+        file.into_inner().map_err(io::IntoInnerError::into_error)?.sync()
     };
-    let written = write().map_err(|error| StoreError::io("write", &out, error));
-    if written.is_err() {
-        // The first error is the one to report; a leftover that cannot be removed changes nothing about it.
-        let _ = RealDisk.remove_file(&temporary);
-    }
-    written.map(|()| digest)
+    write_whole(&folder.join(FROZEN_FILE), |path| {
+        write(path).map_err(|error| StoreError::io("write", path, error))
+    })?;
+    Ok(digest)
 }
 
 #[cfg(test)]

@@ -27,6 +27,7 @@ mod shard;
 mod slice;
 mod store;
 mod tensor_file;
+mod whole;
 
 pub use checkpoint::{Check, Checkpoint};
 pub use damage::{Damage, Fault};
