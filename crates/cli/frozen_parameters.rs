@@ -35,12 +35,13 @@ impl FrozenSource {
     }
 }
 
-/// What a run has of them.
-#[derive(Clone, Debug)]
+/// All that a run has of them. Threads share it.
 pub struct FrozenParameters {
-    /// The values, in the order of the model's.
-    pub values: Frozen,
-    /// That of all that the run has.
+    /// The file in which they lie.
+    path: PathBuf,
+    tensors: Vec<(String, Vec<usize>)>,
+    values: Frozen,
+    /// Their digest.
     pub digest: Digest,
 }
 
@@ -63,69 +64,76 @@ impl AsRef<[f32]> for Mapped {
     }
 }
 
-/// Writes those of a model into the folder of its run, if there are any, and gives them as they are there.
+/// Writes those of a model into the folder of its run.
 ///
 /// *Blocks* on the disk. *Errors*: it fails. *Panics* if the values are not those of this layout.
-pub fn keep(run: &Path, layout: &Layout, values: &[f32]) -> Result<Option<FrozenParameters>, CliError> {
-    if values.is_empty() {
-        return Ok(None);
-    }
+pub fn keep(run: &Path, layout: &Layout, values: &[f32]) -> Result<(), CliError> {
     let written = write_frozen(run, &frozen_specs(layout), values);
-    written.map_err(|error| {
+    written.map(|_| ()).map_err(|error| {
         CliError::failed("the parameters that stay as they are cannot be kept").because(&error)
-    })?;
-    read(run, layout).map(Some)
+    })
 }
 
-/// Those of the run in this folder, for a model of this layout: tables of places may be shorter in it.
-///
-/// *Blocks* on the disk. *Errors*: the file is missing, damaged, or of another model.
-pub fn read(run: &Path, layout: &Layout) -> Result<FrozenParameters, CliError> {
-    let path = run.join(FROZEN_FILE);
-    let fail = |fault: &Fault| {
-        let message = format!("{} cannot be used", path.display());
-        let error = CliError::failed(message).because(fault);
-        error.hint(
-            "it holds the parameters that the run leaves as they are: put it back from a copy, or begin anew",
-        )
-    };
-    let header = FrozenHeader::read(&path).map_err(|fault| fail(&fault))?;
-    let file = File::open(&path).and_then(|file| Mapping::of(&file));
-    let file = file.map_err(|error| fail(&Fault::Unreadable(error)))?;
-    if file.len() < header.values.end {
-        return Err(fail(&Fault::Truncated { expected: header.values.end as u64, got: file.len() as u64 }));
+impl FrozenParameters {
+    /// Those of the run in this folder.
+    ///
+    /// *Blocks* on the disk. *Errors*: the file is missing or damaged.
+    pub fn read(run: &Path) -> Result<Self, CliError> {
+        let path = run.join(FROZEN_FILE);
+        let (header, mapped) = mapped(&path).map_err(|fault| unusable(&path, &fault))?;
+        let FrozenHeader { tensors, digest, .. } = header;
+        Ok(Self { path, tensors, values: Frozen::new(mapped), digest })
     }
-    let mapped = Mapped { file, values: header.values.clone() };
-    header.check(mapped.bytes()).map_err(|fault| fail(&fault))?;
-    let specs = frozen_specs(layout);
-    let is_as_it_lies = specs.len() == header.tensors.len()
-        && specs
-            .iter()
-            .zip(&header.tensors)
-            .all(|(spec, (name, shape))| spec.name == *name && spec.shape == *shape);
-    let values = match is_as_it_lies {
-        true => Frozen::new(mapped),
-        false => picked(&specs, &header, mapped.as_ref()).map_err(|fault| fail(&fault))?,
-    };
-    Ok(FrozenParameters { values, digest: header.digest })
-}
 
-/// The parameters of another layout out of all: of tensors with more rows the first.
-fn picked(specs: &[TensorSpec], header: &FrozenHeader, all: &[f32]) -> Result<Frozen, Fault> {
-    let mut values = Flat::zeros(specs.last().map_or(0, TensorSpec::end));
-    for spec in specs {
+    /// Those of a model of this layout: tables of places may be shorter in it.
+    ///
+    /// *Errors*: they are of another model.
+    pub fn of(&self, layout: &Layout) -> Result<Frozen, CliError> {
+        let specs = frozen_specs(layout);
+        let is_same = |(spec, (name, shape)): (&TensorSpec, &(String, Vec<usize>))| {
+            spec.name == *name && spec.shape == *shape
+        };
+        if specs.len() == self.tensors.len() && specs.iter().zip(&self.tensors).all(is_same) {
+            return Ok(self.values.clone());
+        }
+        let mut values = Flat::zeros(layout.frozen_len());
+        for spec in &specs {
+            let to = &mut values[spec.offset..spec.end()];
+            to.copy_from_slice(self.first_rows(spec).map_err(|fault| unusable(&self.path, &fault))?);
+        }
+        Ok(values.into())
+    }
+
+    /// A tensor, or the first of its rows where it has more.
+    fn first_rows(&self, spec: &TensorSpec) -> Result<&[f32], Fault> {
         let mut at = 0;
-        let found = header.tensors.iter().find_map(|(name, shape)| {
+        let found = self.tensors.iter().find_map(|(name, shape)| {
             let from = at;
             at += shape.iter().product::<usize>();
             (*name == spec.name).then_some((from, shape))
         });
         let (from, shape) = found.ok_or_else(|| Fault::MissingTensor(spec.name.clone()))?;
-        let fits = shape.get(1..) == spec.shape.get(1..) && shape.first() >= spec.shape.first();
-        if !fits {
-            return Err(Fault::NotSafetensors(format!("{} has another shape", spec.name)));
+        match shape.get(1..) == spec.shape.get(1..) && shape.first() >= spec.shape.first() {
+            true => Ok(&self.values[from..from + spec.len]),
+            false => Err(Fault::NotSafetensors(format!("{} has another shape", spec.name))),
         }
-        values[spec.offset..spec.end()].copy_from_slice(&all[from..from + spec.len]);
     }
-    Ok(values.into())
+}
+
+/// A file of such parameters, held against its digest.
+fn mapped(path: &Path) -> Result<(FrozenHeader, Mapped), Fault> {
+    let header = FrozenHeader::read(path)?;
+    let file = Mapping::of(&File::open(path)?)?;
+    if file.len() < header.values.end {
+        return Err(Fault::Truncated { expected: header.values.end as u64, got: file.len() as u64 });
+    }
+    let mapped = Mapped { file, values: header.values.clone() };
+    header.check(mapped.bytes())?;
+    Ok((header, mapped))
+}
+
+fn unusable(path: &Path, fault: &Fault) -> CliError {
+    CliError::failed(format!("{} cannot be used", path.display())).because(fault).hint(
+        "it holds the parameters that the run leaves as they are: put it back from a copy, or begin anew",
+    )
 }

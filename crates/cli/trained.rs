@@ -5,7 +5,7 @@
 use crate::blueprint::{Blocks, Blueprint, misfit};
 use crate::config::{Config, CudaList, Model, Source};
 use crate::error::CliError;
-use crate::frozen_parameters::{self, FrozenParameters};
+use crate::frozen_parameters::FrozenParameters;
 use crate::gpus::{Auto, choose_here, open_gpu, this_machine};
 use crate::report::Voice;
 use crate::request::{ChosenCheckpoint, checkpoint_argument};
@@ -17,10 +17,10 @@ use dtrain_data::{InputSpec, Mix, Preparation, SampleSpec};
 use dtrain_engine::cpu::{Cpu, CpuOptions, Isa};
 use dtrain_engine::stage::KvCache;
 use dtrain_engine::{
-    DecayGroup, DeviceReplica, EngineError, Flat, Frozen, Layout, LrSchedule, ModelReplica, Optimizer,
-    Replica, Rule, Section, State,
+    DecayGroup, DeviceReplica, EngineError, Layout, LrSchedule, ModelReplica, Optimizer, Replica, Rule,
+    Section, State,
 };
-use dtrain_runtime::{frozen_specs, specs};
+use dtrain_runtime::specs;
 use std::path::{Path, PathBuf};
 
 /// A checkpoint of a run and what goes with it.
@@ -41,9 +41,8 @@ pub struct Trained {
 pub struct Whole {
     sections: Vec<Vec<f32>>,
     specs: Vec<TensorSpec>,
-    /// The parameters that the run left as they are, in the order of a model for whole samples.
-    frozen: Frozen,
-    frozen_specs: Vec<TensorSpec>,
+    /// The parameters that the run left as they are, if there are such.
+    frozen: Option<FrozenParameters>,
 }
 
 /// On what a replica computes.
@@ -174,8 +173,7 @@ impl Trained {
         let (specs, mut state) = (specs(&replica), State::zeros(replica.about().state));
         let frozen = self.load(&specs, &mut state, &replica.about().layout)?;
         let sections = Section::ALL.map(|section| state.section(section).to_vec());
-        let frozen_specs = frozen_specs(&replica.about().layout);
-        Ok(Whole { sections: sections.into(), specs, frozen, frozen_specs })
+        Ok(Whole { sections: sections.into(), specs, frozen })
     }
 
     /// A model of texts for windows of so many tokens, at most as many as it was trained on, and so many texts at once: a place has the
@@ -250,8 +248,14 @@ impl Trained {
         }
         state.applied = self.id.step;
         replica.swap_state(&mut state).map_err(|error| misfit(&self.config, &error))?;
-        let frozen = whole.frozen_for(&frozen_specs(&replica.about().layout));
-        Ok(replica.set_frozen(frozen).map_err(|error| misfit(&self.config, &error))?)
+        self.give_frozen(whole.frozen.as_ref(), replica)
+    }
+
+    /// Gives a replica the parameters that the run left as they are.
+    fn give_frozen(&self, all: Option<&FrozenParameters>, replica: &mut dyn Replica) -> Result<(), CliError> {
+        let Some(all) = all else { return Ok(()) };
+        let values = all.of(&replica.about().layout)?;
+        Ok(replica.set_frozen(values).map_err(|error| misfit(&self.config, &error))?)
     }
 
     /// A replica with the state of the checkpoint.
@@ -260,7 +264,7 @@ impl Trained {
         let frozen = self.load(&specs(&replica), &mut state, &replica.about().layout)?;
         state.applied = self.id.step;
         replica.swap_state(&mut state).map_err(|error| misfit(&self.config, &error))?;
-        replica.set_frozen(frozen).map_err(|error| misfit(&self.config, &error))?;
+        self.give_frozen(frozen.as_ref(), &mut replica)?;
         Ok(replica)
     }
 
@@ -277,7 +281,12 @@ impl Trained {
     }
 
     /// Fills a state from the checkpoint, and gives the parameters that the run left as they are.
-    fn load(&self, specs: &[TensorSpec], state: &mut State, layout: &Layout) -> Result<Frozen, CliError> {
+    fn load(
+        &self,
+        specs: &[TensorSpec],
+        state: &mut State,
+        layout: &Layout,
+    ) -> Result<Option<FrozenParameters>, CliError> {
         let shown = format!("checkpoint {} of {}", self.id, self.run.path.display());
         let opened = FileStore::new(&self.run.path).open(self.id, Check::Digests);
         let checkpoint = opened.map_err(|damage| unusable(&shown, &damage))?;
@@ -293,31 +302,15 @@ impl Trained {
             )));
         }
         if layout.frozen_len() == 0 {
-            return Ok(Frozen::default());
+            return Ok(None);
         }
-        let FrozenParameters { values, digest } = frozen_parameters::read(&self.run.path, layout)?;
+        let frozen = FrozenParameters::read(&self.run.path)?;
         match checkpoint.manifest().frozen {
-            Some(wanted) if wanted != digest => Err(CliError::failed(format!(
+            Some(wanted) if wanted != frozen.digest => Err(CliError::failed(format!(
                 "{shown} belongs to other parameters that stayed as they were than lie in its run's folder"
             ))),
-            _ => Ok(values),
+            _ => Ok(Some(frozen)),
         }
-    }
-}
-
-impl Whole {
-    /// The parameters that the run left as they are, for a model with these, which differs in places alone.
-    fn frozen_for(&self, specs: &[TensorSpec]) -> Frozen {
-        if specs == self.frozen_specs {
-            return self.frozen.clone();
-        }
-        let mut values = Flat::zeros(specs.last().map_or(0, TensorSpec::end));
-        for part in specs {
-            let all = self.frozen_specs.iter().find(|all| all.name == part.name);
-            let from = all.expect("it has the same tensors").offset;
-            values[part.offset..part.end()].copy_from_slice(&self.frozen[from..from + part.len]);
-        }
-        values.into()
     }
 }
 

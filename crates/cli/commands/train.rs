@@ -436,14 +436,17 @@ fn frozen_of(run: &RunFolder, id: CheckpointId) -> Option<Digest> {
 /// their digest.
 fn keep_frozen(run: &RunFolder, prototype: &mut Prototype) -> Result<Option<Digest>, CliError> {
     let (layout, values) = (&prototype.replica.about().layout, std::mem::take(&mut prototype.frozen));
-    let there = match FrozenSource::of(&run.path).run {
-        Some(_) if !values.is_empty() => Some(frozen_parameters::read(&run.path, layout)?),
-        _ => frozen_parameters::keep(&run.path, layout, &values)?,
-    };
-    let Some(FrozenParameters { values, digest }) = there else { return Ok(None) };
+    if values.is_empty() {
+        return Ok(None);
+    }
+    if FrozenSource::of(&run.path).run.is_none() {
+        frozen_parameters::keep(&run.path, layout, &values)?;
+    }
+    let kept = FrozenParameters::read(&run.path)?;
+    let values = kept.of(layout)?;
     let given = prototype.replica.set_frozen(values);
     given.map_err(|error| CliError::failed(error.to_string()))?;
-    Ok(Some(digest))
+    Ok(Some(kept.digest))
 }
 
 /// Begins a new run with the parameters and running statistics of a checkpoint of another one. They become a file of

@@ -5,7 +5,7 @@
 use super::Plan;
 use crate::config::{Model, ModelKind};
 use crate::error::CliError;
-use crate::frozen_parameters::{self, FrozenParameters};
+use crate::frozen_parameters::FrozenParameters;
 use crate::gpt2_names::Gpt2Names;
 use crate::llama_names::{ADAPTERS, LlamaNames, PeftNames};
 use dtrain_checkpoint::{
@@ -102,9 +102,9 @@ impl Plan {
     /// What the folder of the run has of the parameters that lie apart, if it is there already.
     fn kept_frozen(&self, layout: &Layout) -> Result<Option<Frozen>, CliError> {
         let Some(run) = self.frozen.run.as_ref().filter(|_| layout.frozen_len() > 0) else { return Ok(None) };
-        let FrozenParameters { values, digest } = frozen_parameters::read(run, layout)?;
-        self.check_frozen(|| digest)?;
-        Ok(Some(values))
+        let kept = FrozenParameters::read(run)?;
+        self.check_frozen(|| kept.digest)?;
+        kept.of(layout).map(Some)
     }
 
     fn set_frozen(&self, replica: &mut dyn Replica, values: Frozen) -> Result<(), CliError> {
