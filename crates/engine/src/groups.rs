@@ -148,7 +148,7 @@ impl Runs {
 mod tests {
     use super::*;
     use crate::layout::Tensor;
-    use crate::stage::Init;
+    use crate::param_layout::Init;
 
     fn layout() -> Layout {
         let names = ["body.0.weight", "body.0.bias", "body.1.weight", "head.weight", "head.bias"];

@@ -4,7 +4,7 @@
 
 use crate::flat::Flat;
 use crate::layout::{Layout, Section, Tensor};
-use crate::stage::Init;
+use crate::param_layout::Init;
 use crate::state::State;
 use dtrain_types::numbers::normal_quantile;
 use dtrain_types::{Key, MicroBatch, Seed, Site, Step, unit_of};

@@ -2,7 +2,7 @@
 //!
 //! A layout does not know the values, the optimizer, or which rank holds which slice.
 
-use crate::stage::Init;
+use crate::param_layout::Init;
 use std::ops::Range;
 
 /// The flat buffer that a tensor lies in.

@@ -41,6 +41,7 @@ pub mod newton_schulz;
 pub mod optimizer;
 pub mod own_memory;
 pub mod own_metric;
+pub mod param_layout;
 mod passes;
 pub mod program_on_device;
 pub mod ranking;

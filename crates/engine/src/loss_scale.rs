@@ -8,7 +8,7 @@
 //! It does not know which device rounds, nor to what.
 
 use crate::layout::{Section, Tensor};
-use crate::stage::Init;
+use crate::param_layout::Init;
 
 /// How a loss is scaled.
 #[derive(Clone, Copy, Debug, PartialEq)]

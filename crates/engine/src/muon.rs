@@ -8,7 +8,7 @@ use crate::adam::Adam;
 use crate::error::{EngineError, within};
 use crate::layout::{Layout, Section, Tensor};
 use crate::newton_schulz::NewtonSchulz;
-use crate::stage::Init;
+use crate::param_layout::Init;
 
 /// The options of Muon. Parameters that are no [matrices of hidden layers](hidden_matrices) are updated by Adam.
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -5,7 +5,7 @@
 use super::demand;
 use crate::device::Device;
 use crate::error::EngineError;
-use crate::stage::Init;
+use crate::param_layout::Init;
 use crate::stages::{Attention, Chain, Dropout, Embedding, Gelu, LayerNorm, Linear, Residual};
 
 /// Options of [`gpt`] and [`gpt2`]. The defaults are the model that the benchmarks run in PyTorch too.

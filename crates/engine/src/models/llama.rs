@@ -6,7 +6,7 @@
 use super::demand;
 use crate::device::{Device, RopeScaling, RotaryShape};
 use crate::error::EngineError;
-use crate::stage::Init;
+use crate::param_layout::Init;
 use crate::stages::{
     Adapted, Attention, Chain, Embedding, HeadNorm, LayerNorm, Linear, LowRank, Residual, Rotary, SwiGlu,
 };

@@ -5,7 +5,7 @@
 use super::demand;
 use crate::device::Device;
 use crate::error::EngineError;
-use crate::stage::Init;
+use crate::param_layout::Init;
 use crate::stages::{AvgPool, BatchNorm, Chain, Conv2d, Flatten, Linear, MaxPool, Projected, Relu, Residual};
 
 /// What stands in front of the blocks.

@@ -10,7 +10,8 @@
 use super::Linear;
 use crate::describe::Description;
 use crate::device::{Device, Leaf, Product, Strides, Write};
-use crate::stage::{ArenaPlan, Backward, Forward, Init, Needs, ParamLayout, Pass, Shape, Stage};
+use crate::param_layout::{Init, ParamLayout};
+use crate::stage::{ArenaPlan, Backward, Forward, Needs, Pass, Shape, Stage};
 use std::ops::Range;
 
 /// What adapters are.

@@ -5,7 +5,8 @@
 use super::by;
 use crate::describe::{Behind, Description};
 use crate::device::{Activation, Conv3dShape, Device, Operands};
-use crate::stage::{ArenaPlan, Backward, Forward, GradientUse, Init, Needs, ParamLayout, Pass, Shape, Stage};
+use crate::param_layout::{Init, ParamLayout};
+use crate::stage::{ArenaPlan, Backward, Forward, GradientUse, Needs, Pass, Shape, Stage};
 
 /// A convolution over `N` dimensions, with a ReLU fused behind it if asked. See the file's comment.
 #[derive(Clone, Debug)]

@@ -2,7 +2,8 @@
 
 use crate::describe::Description;
 use crate::device::{Device, Rows, Write};
-use crate::stage::{ArenaPlan, Backward, Forward, Init, Needs, ParamLayout, Pass, Shape, Stage};
+use crate::param_layout::{Init, ParamLayout};
+use crate::stage::{ArenaPlan, Backward, Forward, Needs, Pass, Shape, Stage};
 
 /// `y[b, t] = tokens[id[b, t]] + places[t]`: `[B, T]` ids to `[B, T, width]`.
 #[derive(Clone, Debug)]

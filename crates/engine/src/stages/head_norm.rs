@@ -5,7 +5,8 @@
 
 use crate::describe::Description;
 use crate::device::{Device, NormGradients, NormInputs, RowNorm, Rows};
-use crate::stage::{ArenaPlan, Backward, Forward, Init, Needs, ParamLayout, Pass, Shape, Stage};
+use crate::param_layout::{Init, ParamLayout};
+use crate::stage::{ArenaPlan, Backward, Forward, Needs, Pass, Shape, Stage};
 use std::ops::Range;
 
 /// Queries, keys and values `[T, heads + 2 kv_heads, head]`, of which each head of queries and of keys is divided by the root of its mean of

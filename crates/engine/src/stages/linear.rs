@@ -6,7 +6,8 @@ use crate::describe::{self, Description};
 use crate::device::{
     Activation, Curve, Device, Gelu, Leaf, LinearShape, Operands, Product, Rows, Strides, Write, reborrow,
 };
-use crate::stage::{ArenaPlan, Backward, Forward, GradientUse, Init, Needs, ParamLayout, Pass, Shape, Stage};
+use crate::param_layout::{Init, ParamLayout};
+use crate::stage::{ArenaPlan, Backward, Forward, GradientUse, Needs, Pass, Shape, Stage};
 
 /// What is fused behind a linear layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -4,7 +4,8 @@ use crate::describe::Description;
 use crate::device::{
     Affine, BatchNormOutputs, Centre, ChannelNorm, Device, NormGradients, NormInputs, RowNorm, Rows, reborrow,
 };
-use crate::stage::{ArenaPlan, Backward, Forward, Init, Mode, Needs, ParamLayout, Pass, Shape, Stage};
+use crate::param_layout::{Init, ParamLayout};
+use crate::stage::{ArenaPlan, Backward, Forward, Mode, Needs, Pass, Shape, Stage};
 
 /// Layer norm over the last dimension, with gain and bias; or RMS norm, with gain alone: each element divided by the root of the mean of
 /// squares.

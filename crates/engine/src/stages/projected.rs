@@ -6,9 +6,8 @@
 use super::Chain;
 use crate::describe::Description;
 use crate::device::Device;
-use crate::stage::{
-    ArenaPlan, Backward, Forward, GradientUse, Needs, ParamLayout, Pass, Place, Shape, Stage, prefix,
-};
+use crate::param_layout::{ParamLayout, Place, prefix};
+use crate::stage::{ArenaPlan, Backward, Forward, GradientUse, Needs, Pass, Shape, Stage};
 
 /// A block of two branches. See the file's comment.
 pub struct Projected<D: Device> {

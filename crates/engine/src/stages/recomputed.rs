@@ -5,7 +5,8 @@
 
 use crate::describe::Description;
 use crate::device::Device;
-use crate::stage::{ArenaPlan, Backward, Forward, Needs, ParamLayout, Pass, Shape, Stage};
+use crate::param_layout::ParamLayout;
+use crate::stage::{ArenaPlan, Backward, Forward, Needs, Pass, Shape, Stage};
 
 /// A stage whose forward pass is made twice. See the file's comment.
 ///

@@ -9,7 +9,8 @@ use crate::describe::Description;
 use crate::device::{
     Cell, CellGradients, CellStep, CellsKept, Device, GATES, Product, Rows, Strides, Write, reborrow,
 };
-use crate::stage::{ArenaPlan, Backward, Forward, GradientUse, Init, Needs, ParamLayout, Pass, Shape, Stage};
+use crate::param_layout::{Init, ParamLayout};
+use crate::stage::{ArenaPlan, Backward, Forward, GradientUse, Needs, Pass, Shape, Stage};
 use std::ops::Range;
 
 /// A layer of recurrent cells. See the file's comment.

@@ -8,7 +8,8 @@ use super::chain::Outer;
 use super::lies::{Gradients, Inside, Parameters, Whole};
 use crate::describe::Description;
 use crate::device::Device;
-use crate::stage::{ArenaPlan, Backward, Forward, GradientUse, Needs, ParamLayout, Pass, Shape, Stage};
+use crate::param_layout::ParamLayout;
+use crate::stage::{ArenaPlan, Backward, Forward, GradientUse, Needs, Pass, Shape, Stage};
 
 /// A residual block. See the file's comment.
 pub struct Residual<D: Device> {

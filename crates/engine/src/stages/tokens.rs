@@ -5,7 +5,8 @@
 
 use crate::describe::{Description, Taken};
 use crate::device::{Device, Leaf, Matrices, Rows};
-use crate::stage::{ArenaPlan, Backward, Forward, Init, Needs, ParamLayout, Pass, Shape, Stage};
+use crate::param_layout::{Init, ParamLayout};
+use crate::stage::{ArenaPlan, Backward, Forward, Needs, Pass, Shape, Stage};
 use dtrain_types::Wire;
 
 /// `[time, width]` to `[time + 1, width]`: `class_token` in front, then `pos_embedding` added to each place.

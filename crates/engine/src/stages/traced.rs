@@ -8,9 +8,8 @@
 
 use super::pointwise::Sigmoid;
 use crate::device::{Device, Gelu, Rows};
-use crate::stage::{
-    ArenaPlan, Backward, Forward, GradientUse, Input, Needs, ParamLayout, Pass, Place, Shape, Stage, prefix,
-};
+use crate::param_layout::{ParamLayout, Place, prefix};
+use crate::stage::{ArenaPlan, Backward, Forward, GradientUse, Input, Needs, Pass, Shape, Stage};
 use crate::stages::Relu;
 use std::cell::RefCell;
 use std::ops::{Add, Mul, Range};
