@@ -24,6 +24,7 @@ def arguments():
     parser.add_argument("--work", nargs="+", default=["mlp", "gpt", "cnn", "cnn3d"])
     parser.add_argument("--ranks", nargs="+", type=int, default=[1, 2])
     parser.add_argument("--threads", type=int, default=1, help="compute threads of each rank, of both sides")
+    parser.add_argument("--precision", choices=["f32", "bf16"], default="f32", help="bf16: autocast on PyTorch's side")
     parser.add_argument("--pairs", type=int, default=7)
     parser.add_argument("--seconds", type=int, default=5, help="what each run measures, after its warm-up")
     parser.add_argument("--cores", type=int, nargs="+", default=sorted(os.sched_getaffinity(0)), help="cores to pin to")
@@ -35,7 +36,7 @@ def pairs_of(args, work, ranks):
     if needed > len(args.cores):
         sys.exit(f"{ranks} ranks of {args.threads} threads need {needed} cores, there are {len(args.cores)}")
     cores = set(args.cores[:needed])
-    ours, theirs = (words(args, work, ranks, args.threads) for words in (measure.dtrain_words, measure.torch_words))
+    ours, theirs = (words(args, work, ranks, args.threads, precision=args.precision) for words in (measure.dtrain_words, measure.torch_words))
     pairs = []
     for pair in range(args.pairs):
         found = measure.dtrain_result(measure.run(ours, cores)), measure.torch_result(measure.run(theirs, cores))
@@ -57,7 +58,7 @@ def main():
     args = arguments()
     rows = [line(work, ranks, pairs_of(args, work, ranks)) for ranks in args.ranks for work in args.work]
     print(measure.versions(args))
-    print(f"{args.pairs} pairs of {args.seconds} s, {args.threads} thread(s) a rank; median [least-most]\n")
+    print(f"{args.pairs} pairs of {args.seconds} s, {args.precision}, {args.threads} thread(s) a rank; median [least-most]\n")
     names = "work, ranks, dtrain samples/s, PyTorch samples/s, ratio of a pair, dtrain MiB, PyTorch MiB, ratio"
     measure.table(names.split(", "), rows)
 

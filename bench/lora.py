@@ -3,10 +3,10 @@
 takes, how much memory, how large a checkpoint.
 
     pip install torch transformers peft numpy
-    bench/lora.py target/release/dtrain [--layers 30] [--rank 16] [--context 256] [--samples 2] [--steps 6] [--times 3]
+    bench/lora.py target/release/dtrain [--layers 30] [--rank 16] [--context 256] [--samples 2] [--steps 6] [--times 3] [--precision bf16]
 
-The model has the sizes of SmolLM2 135M, but for its number of layers, and random parameters; its samples are random ids. Both sides compute in f32 on all
-cores in one process, by AdamW, and take turns. The first step of each does not count.
+The model has the sizes of SmolLM2 135M, but for its number of layers, and random parameters; its samples are random ids. Both sides compute in f32, or in
+bf16 (PyTorch by autocast), on all cores in one process, by AdamW, and take turns. The first step of each does not count.
 """
 
 import argparse
@@ -21,7 +21,7 @@ from pathlib import Path
 VOCABULARY = 49152
 
 
-def theirs(folder, rank, context, samples, steps):
+def theirs(folder, precision, rank, context, samples, steps):
     """Runs in a process of its own; writes seconds a step and the peak of its memory."""
     import resource
     import time
@@ -43,7 +43,8 @@ def theirs(folder, rank, context, samples, steps):
         begun = time.monotonic()
         at = [(step * samples + row) * context for row in range(samples)]
         rows, wanted = (torch.stack([ids[from_ + more:from_ + more + context] for from_ in at]) for more in (0, 1))
-        loss = torch.nn.functional.cross_entropy(model(input_ids=rows).logits.flatten(0, 1), wanted.flatten())
+        with torch.autocast("cpu", torch.bfloat16, enabled=precision == "bf16"):
+            loss = torch.nn.functional.cross_entropy(model(input_ids=rows).logits.flatten(0, 1), wanted.flatten())
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
@@ -57,7 +58,7 @@ def ours(args, folder, rank):
     words = (
         f"train --json --quiet name={name} data.kind=tokens data.path=train.bin data.vocabulary={VOCABULARY} data.context={args.context} data.val_split=0 model.init_from=base "
         f"global_batch={args.samples} micro_batch=1 steps={args.steps} checkpoint.best=none optimizer.kind=adamw optimizer.lr=1e-4 schedule.warmup=none "
-        f"devices=cpu ranks=1 threads={os.cpu_count()} model.lora_rank={rank or 'none'}")
+        f"devices=cpu precision={args.precision} ranks=1 threads={os.cpu_count()} model.lora_rank={rank or 'none'}")
     done = subprocess.run([args.dtrain, *words.split()], cwd=folder, check=True, capture_output=True, text=True)
     lines = [json.loads(line) for line in (folder / "runs" / name / "metrics.jsonl").read_text().splitlines()]
     seconds = [line["seconds"] for line in lines if line["kind"] == "step"][1:]
@@ -71,6 +72,7 @@ def main():
     parser.add_argument("dtrain")
     for key, value in (("layers", 30), ("rank", 16), ("context", 256), ("samples", 2), ("steps", 6), ("times", 3)):
         parser.add_argument(f"--{key}", type=int, default=value)
+    parser.add_argument("--precision", choices=["f32", "bf16"], default="f32")
     args = parser.parse_args()
     args.dtrain = os.path.abspath(args.dtrain)
     import numpy as np
@@ -92,7 +94,7 @@ def main():
             mine, other = [], []
             for _ in range(args.times):
                 mine.append(ours(args, folder, rank))
-                words = [sys.executable, __file__, "theirs", folder, rank, args.context, args.samples, args.steps]
+                words = [sys.executable, __file__, "theirs", folder, args.precision, rank, args.context, args.samples, args.steps]
                 done = subprocess.run(list(map(str, words)), check=True, capture_output=True, text=True)
                 other.append(json.loads(done.stdout.splitlines()[-1]))
             told, medians = [], []
@@ -108,6 +110,6 @@ def main():
 
 if __name__ == "__main__":
     if sys.argv[1:2] == ["theirs"]:
-        theirs(Path(sys.argv[2]), *map(int, sys.argv[3:]))
+        theirs(Path(sys.argv[2]), sys.argv[3], *map(int, sys.argv[4:]))
     else:
         main()

@@ -36,9 +36,9 @@ def run(words, cores=None):
     return output(start(words, cores or os.sched_getaffinity(0)))
 
 
-def dtrain_words(args, work, ranks=1, threads=1, micro_batches=1):
+def dtrain_words(args, work, ranks=1, threads=1, micro_batches=1, precision="f32"):
     words = [args.dtrain, "bench", "step", "--work", work, "--ranks", ranks, "--threads", threads]
-    return [*words, "--micro-batches", micro_batches, "--seconds", args.seconds, "--json"]
+    return [*words, "--micro-batches", micro_batches, "--seconds", args.seconds, "--precision", precision, "--json"]
 
 
 def dtrain_result(out):
@@ -47,10 +47,11 @@ def dtrain_result(out):
     return last["samples_per_second"], last["peak_rss_mb"]
 
 
-def torch_words(args, work, ranks=1, threads=1, micro_batches=1):
+def torch_words(args, work, ranks=1, threads=1, micro_batches=1, precision="f32"):
     launcher = [] if ranks == 1 else ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
     words = [args.python, *launcher, args.peer, "--work", work, "--threads", threads]
-    return [*words, "--micro-batches", micro_batches, "--windows", args.seconds, "--seconds", 1]
+    words += ["--micro-batches", micro_batches, "--windows", args.seconds, "--seconds", 1]
+    return [*words, "--bf16"] if precision == "bf16" else words
 
 
 def torch_result(out):

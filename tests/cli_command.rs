@@ -104,10 +104,6 @@ fn mistakes_in_settings_are_answered_with_the_place_and_a_hint() {
         ),
         (&["train", "micro_batch=128"], &["micro_batch 128 is larger than global_batch 64"]),
         (
-            &["train", "precision=bf16", "devices=cpu"],
-            &["precision: bf16 is for GPUs, and this host trains on its CPU", "devices=all", "precision=f32"],
-        ),
-        (
             &["train", "precision=f16", "devices=cpu"],
             &["precision: f16 is for GPUs, and this host trains on its CPU", "devices=all", "precision=f32"],
         ),
@@ -121,7 +117,7 @@ fn mistakes_in_settings_are_answered_with_the_place_and_a_hint() {
         (&["train", "--resume"], &["there is no run digits to resume", "no runs in runs yet"]),
         (&["train", "--resume", "nowhere"], &["there is no run nowhere"]),
         (&["train", "loss.class_weights=[1, 2]"], &["2 weights for 10 classes"]),
-        (&["train", "isa=mmx"], &["isa: expected auto | scalar | avx2 | avx512"]),
+        (&["train", "isa=mmx"], &["isa: expected auto | scalar | avx2 | avx512 | amx"]),
         (&["train", "model.channels=[4, 4, 4, 4]"], &["model.kind"]),
         (&["train", "model.init_from=none.safetensors"], &["model.init_from", "none.safetensors"]),
         (&["audit", "nowhere"], &["there is no run nowhere"]),

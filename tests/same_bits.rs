@@ -6,6 +6,7 @@ use crate::harness::{
     CNN, CNN1D, CNN3D, Finished, GPT, MLP, Running, Signal, TOKENS, audit_is_clean, checkpoints, folder,
     signal, train, write_table, write_tokens,
 };
+use dtrain::engine::cpu::Isa;
 use serde_json::Value;
 use std::path::Path;
 
@@ -131,6 +132,41 @@ fn compute_threads_and_loader_workers_do_not_change_the_bits() {
     }
 }
 
+/// With and without the matrix unit of this CPU.
+#[test]
+fn products_in_bf16_have_the_same_bits_however_they_are_run() {
+    let sets = instruction_sets();
+    let short = "precision=bf16 steps=12 schedule.warmup=none";
+    let ways = [
+        "ranks=2 threads=1",
+        "ranks=3 threads=2 isolation=thread",
+        "ranks=5 threads=1",
+        "ranks=8 isolation=thread",
+    ];
+    let by_sets = sets.iter().map(|isa| format!("ranks=2 threads=1 isa={isa}"));
+    let ways: Vec<String> = ways.map(str::to_owned).into_iter().chain(by_sets).collect();
+    for (name, model) in [("mlp", MLP), ("cnn", CNN), ("gpt", GPT)] {
+        all_agree(name, &format!("{model} {short}"), ways.clone());
+    }
+    let shards = ["", "shard=gradients", "shard=parameters"];
+    let shards = shards.map(|shard| format!("ranks=3 threads=1 state=sharded {shard}"));
+    all_agree("gpt in shards", &format!("{GPT} {short}"), shards);
+    all_agree("gpt by muon", &format!("{GPT} optimizer.kind=muon {short}"), ["ranks=3 threads=1".to_owned()]);
+    let folder = folder();
+    let of = |precision: &str| {
+        train(folder.path(), &format!("{GPT} {short} precision={precision} ranks=1")).digest()
+    };
+    assert_ne!(of("bf16"), of("f32"));
+}
+
+#[test]
+fn a_gpt_in_bf16_killed_and_resumed_on_other_ranks_has_the_bits_of_an_undisturbed_run() {
+    if !has_turn(19) {
+        return;
+    }
+    stopped_and_resumed(&format!("{GPT} precision=bf16 steps=300"), 20, &Stop::Kill);
+}
+
 /// The instruction sets of this CPU that a run can ask for.
 fn instruction_sets() -> Vec<&'static str> {
     let mut all = vec!["scalar"];
@@ -142,6 +178,9 @@ fn instruction_sets() -> Vec<&'static str> {
         if std::is_x86_feature_detected!("avx512f") {
             all.push("avx512");
         }
+    }
+    if Isa::Amx.is_here() {
+        all.push("amx");
     }
     all
 }

@@ -6,6 +6,7 @@
 use crate::arguments::BenchScaling;
 use crate::bench_step::{Answer, Question, ask, work};
 use crate::commands::{print, print_json};
+use crate::config::Precision;
 use crate::error::CliError;
 use crate::report::{grouped, percent};
 use serde_json::json;
@@ -76,7 +77,9 @@ pub fn run(arguments: &BenchScaling) -> Result<(), CliError> {
         let mut alone = None;
         for ranks in &worlds {
             let batches = scaling.batches(*ranks, &worlds);
-            let question = Question { work, ranks: *ranks, threads, batches, micro_batches: 1, seconds };
+            let precision = Precision::F32;
+            let question =
+                Question { work, ranks: *ranks, threads, batches, micro_batches: 1, seconds, precision };
             let answer = ask(&question)?;
             let row = Row { scaling, question, alone: *alone.get_or_insert(answer.rate), answer, cores };
             if output.json { print_json(&row.json())? } else { print(&row.text())? }

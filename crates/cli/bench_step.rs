@@ -5,8 +5,7 @@
 
 use crate::arguments::BenchStep;
 use crate::bench_data;
-use crate::config::Config;
-use crate::config::HostCount;
+use crate::config::{Config, HostCount, Precision};
 use crate::error::CliError;
 use crate::gpus::{Auto, choose_here, this_machine};
 use crate::nccl::ChosenBackend;
@@ -41,6 +40,8 @@ pub struct Question {
     pub micro_batches: u32,
     /// How long to measure. *Units*: seconds.
     pub seconds: u32,
+    /// What products round their operands to.
+    pub precision: Precision,
 }
 
 /// How fast it is.
@@ -70,7 +71,9 @@ pub fn run(arguments: &BenchStep) -> Result<(), CliError> {
         );
         return Err(CliError::usage(message));
     }
-    let answer = ask(&Question { work, ranks, threads, batches: ranks, micro_batches, seconds })?;
+    let precision =
+        Precision::from_name(&arguments.precision).expect("one of those that the command line knows");
+    let answer = ask(&Question { work, ranks, threads, batches: ranks, micro_batches, seconds, precision })?;
     let Answer { rate, figures, .. } = answer;
     let peak = figures.peak_rss as f64 / (1024.0 * 1024.0);
     if arguments.output.json {
@@ -79,6 +82,7 @@ pub fn run(arguments: &BenchStep) -> Result<(), CliError> {
             "ranks": arguments.ranks,
             "threads": arguments.threads,
             "micro_batches": arguments.micro_batches,
+            "precision": precision.name(),
             "samples_per_second": rate,
             "peak_rss_mb": peak,
             "steps": figures.steps,
@@ -123,7 +127,7 @@ fn measure(question: &Question, scratch: &Path) -> Result<Answer, CliError> {
 
 /// The run that is measured, as anybody would ask for it.
 fn config(question: &Question, steps: u64) -> Result<Config, CliError> {
-    let Question { work, ranks, threads, batches, micro_batches, .. } = *question;
+    let Question { work, ranks, threads, batches, micro_batches, precision, .. } = *question;
     let batch = work.batch() as u32;
     let settings = [
         "data.kind=own".to_owned(),
@@ -136,6 +140,7 @@ fn config(question: &Question, steps: u64) -> Result<Config, CliError> {
         format!("micro_batch={}", batch / micro_batches),
         format!("steps={steps}"),
         "devices=cpu".to_owned(),
+        format!("precision={}", precision.name()),
         "max_restarts=0".to_owned(),
         "checkpoint.every=none".to_owned(),
         "optimizer.lr=0.001".to_owned(),

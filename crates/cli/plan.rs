@@ -14,7 +14,7 @@ use crate::bench_data;
 use crate::blueprint::{Blocks, Blueprint, misfit};
 use crate::config::{
     Backend, ClassWeights, Config, DataFacts, DataKind, Length, Loss, Model, NamedMetrics, Offload, Oom,
-    Problem, Recompute, Rule, Schedule, Shape,
+    Precision, Problem, Recompute, Rule, Schedule, Shape,
 };
 use crate::error::CliError;
 use crate::external::{Agreement, Brought, Purpose, is_external};
@@ -24,7 +24,7 @@ use dtrain_data::{
     ClassDistribution, Dataset, EvaluationPlan, Feed, InputSpec, Opened, Preparation, SampleSpec, Source,
     TargetSpec,
 };
-use dtrain_engine::cpu::{Cpu, CpuOptions, Isa};
+use dtrain_engine::cpu::{Cpu, CpuOptions, CpuPrecision, Isa};
 use dtrain_engine::{
     About, Decay, DecayGroup, EngineError, Frozen, ModelReplica, Optimizer, OwnMetric, Replica, Span,
 };
@@ -160,7 +160,27 @@ impl Plan {
     #[must_use]
     pub fn isa_in_use(&self) -> String {
         let word = self.config.isa.as_str();
-        Isa::parse(word).map_or_else(|_| word.to_owned(), |isa| isa.to_string())
+        Isa::parse(word).map_or_else(|_| word.to_owned(), |isa| self.used(isa).to_string())
+    }
+
+    /// What is used of an instruction set: AMX multiplies bf16 alone.
+    fn used(&self, isa: Isa) -> Isa {
+        if self.cpu_precision() == CpuPrecision::F32 { isa.min(Isa::Avx512) } else { isa }
+    }
+
+    /// What a CPU rounds operands to. A program of its own rounds by itself.
+    fn cpu_precision(&self) -> CpuPrecision {
+        match self.config.precision {
+            Precision::Bf16 if self.external().is_none() => CpuPrecision::Bf16,
+            _ => CpuPrecision::F32,
+        }
+    }
+
+    /// Whether ranks on this CPU compute in a precision that takes longer than f32 there.
+    #[must_use]
+    pub fn is_slowed_by_precision(&self) -> bool {
+        let isa = Isa::parse(&self.config.isa);
+        self.cpu_precision() == CpuPrecision::Bf16 && isa.is_ok_and(|isa| isa < Isa::Amx)
     }
 
     /// The training samples, step by step.
@@ -374,8 +394,9 @@ impl Plan {
         let config = &self.config;
         let isa = Isa::parse(&config.isa)
             .map_err(|error| config.problem("isa", error.to_string()).hint("write isa=auto"))?;
-        let options = CpuOptions { isa, threads: config.world.threads as usize };
-        Ok(Cpu::new(options).map_err(|error| config.problem("threads", error.to_string()))?)
+        let options = CpuOptions { isa: self.used(isa), threads: config.world.threads as usize };
+        let cpu = Cpu::new(options).map_err(|error| config.problem("threads", error.to_string()))?;
+        Ok(cpu.with_precision(self.cpu_precision()))
     }
 
     fn replica_in_groups(

@@ -61,6 +61,9 @@ pub struct BenchStep {
     /// Seconds to measure
     #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=3600))]
     pub seconds: u32,
+    /// What products and attention round their operands to: f32 (nothing) or bf16
+    #[arg(long, default_value = "f32", value_parser = ["f32", "bf16"])]
+    pub precision: String,
     /// How much is said.
     #[command(flatten)]
     pub output: Output,

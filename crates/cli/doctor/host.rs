@@ -37,7 +37,7 @@ fn processor() -> Check {
     let has =
         |name| Isa::parse(name).ok().filter(|isa| Cpu::new(CpuOptions { isa: *isa, threads: 1 }).is_ok());
     let sets: Vec<&str> =
-        ["avx512", "avx2", "scalar"].into_iter().filter(|name| has(name).is_some()).collect();
+        ["amx", "avx512", "avx2", "scalar"].into_iter().filter(|name| has(name).is_some()).collect();
     let best = Isa::best().to_string();
     let made = Cpu::new(CpuOptions { isa: Isa::best(), threads: 1 });
     let fingerprint = match &made {

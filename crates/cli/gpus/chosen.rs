@@ -106,12 +106,13 @@ impl Chosen {
         match (&self, config.precision) {
             // A program of its own rounds to halves by itself.
             (_, Precision::F32 | Precision::Bf16 | Precision::F16) if is_external(config) => Ok(self),
-            (Self::Cpu { why }, asked @ (Precision::Tf32 | Precision::Bf16 | Precision::F16)) => {
+            (Self::Cpu { why }, asked @ (Precision::Tf32 | Precision::F16)) => {
                 let why = why.as_ref().map_or(String::new(), |why| format!(" ({why})"));
                 let words = format!("{} is for GPUs, and this host trains on its CPU{why}", asked.name());
                 let problem = config.problem("precision", words);
-                Err(problem
-                    .hint("devices=cuda:0 or devices=all trains on GPUs; precision=f32 is what a CPU has"))
+                let hint =
+                    "devices=cuda:0 or devices=all trains on GPUs; precision=f32 or bf16 is what a CPU has";
+                Err(problem.hint(hint))
             }
             _ => Ok(self),
         }

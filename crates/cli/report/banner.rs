@@ -299,11 +299,20 @@ fn devices(plan: &Plan, chosen: &Chosen) -> String {
         }
         Chosen::Cpu { why } => {
             let (threads, isa) = (counted(world.threads, "compute thread"), plan.isa_in_use());
-            let why = why.as_ref().map_or(String::new(), |why| format!("\n{:11}{why}", ""));
-            format!("{ranks} on the CPU, {place}, {threads} a rank, isa {isa}{why}")
+            let precision = match plan.config.precision {
+                Precision::F32 => String::new(),
+                other => format!(", precision {}", other.name()),
+            };
+            let slow = plan.is_slowed_by_precision().then_some(SLOWED);
+            let words = why.as_deref().into_iter().chain(slow);
+            let words: String = words.map(|words| format!("\n{:11}{words}", "")).collect();
+            format!("{ranks} on the CPU, {place}, {threads} a rank, isa {isa}{precision}{words}")
         }
     }
 }
+
+/// What is said of bf16 where nothing multiplies it.
+const SLOWED: &str = "without AMX bf16 takes longer than f32; its bits are those that AMX gives";
 
 /// Compute capability from which on GPUs have tensor cores for bf16 and TF32.
 const WITH_TENSOR_CORES: (u32, u32) = (8, 0);

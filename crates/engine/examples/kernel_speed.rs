@@ -4,7 +4,7 @@
 //!
 //! `cargo run --release -p dtrain-engine --example kernel_speed [filter]`
 
-use dtrain_engine::cpu::{Cpu, CpuOptions, Isa};
+use dtrain_engine::cpu::{Cpu, CpuOptions, CpuPrecision, Isa};
 use dtrain_engine::device::{
     Activation, Attended, AttentionShape, Conv3dShape, Device, Gelu, Mask, NormGradients, NormInputs,
     Operands, Product, RowNorm, Rows, Strides, Write,
@@ -174,7 +174,12 @@ fn report(name: &str, flops: f64, seconds: f64) {
 fn main() {
     let filter = std::env::args().nth(1).unwrap_or_default();
     let isa = std::env::var("ISA").map_or(Isa::best(), |isa| Isa::parse(&isa).expect("ISA"));
-    let cpu = Cpu::new(CpuOptions { isa, threads: 1 }).expect("the CPU");
+    let precision = if std::env::var("PRECISION").is_ok_and(|precision| precision == "bf16") {
+        CpuPrecision::Bf16
+    } else {
+        CpuPrecision::F32
+    };
+    let cpu = Cpu::new(CpuOptions { isa, threads: 1 }).expect("the CPU").with_precision(precision);
     let wanted = |name: &str| name.contains(&filter);
     products(&cpu, &wanted);
     convolutions(&cpu, &wanted);

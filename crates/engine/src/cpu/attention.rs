@@ -14,7 +14,7 @@
 use super::isa::{Have, on_every_isa};
 use super::math::{exp, greatest, ln, sum, sum2};
 use super::pool::{Cut, Pool, Workspace};
-use super::product::{TERMS, Target, multiply, pack};
+use super::product::{Multiplies, TERMS, Target};
 use crate::device::{Attended, AttentionShape, Mask, Strides, Write};
 
 /// Queries of a block.
@@ -66,7 +66,7 @@ fn scale(shape: &AttentionShape) -> f32 {
 }
 
 /// `y`, and the logarithms of the sums into `saved: [B, heads, T]`.
-pub(super) fn forward(
+pub(super) fn forward<M: Multiplies>(
     isa: Have,
     pool: &Pool,
     shape: &AttentionShape,
@@ -83,13 +83,13 @@ pub(super) fn forward(
             let head = Head::new(shape, task);
             let out = out.shifted(head.out);
             // SAFETY: this head's columns of this sequence's rows belong to this task alone.
-            unsafe { one_forward(isa, shape, &head, qkv, out, saved, workspace) };
+            unsafe { one_forward::<M>(isa, shape, &head, qkv, out, saved, workspace) };
         },
     );
 }
 
 /// SAFETY: the target's elements, a row for each position, are the caller's.
-unsafe fn one_forward(
+unsafe fn one_forward<M: Multiplies>(
     isa: Have,
     shape: &AttentionShape,
     head: &Head,
@@ -101,10 +101,10 @@ unsafe fn one_forward(
     let (time, width) = (shape.time, shape.head);
     let (rows, turned) = (Strides::rows(head.row()), Strides::transposed(head.row()));
     let Workspace { a, b, rest, .. } = workspace;
-    let keys_len = pack::panels_len(isa, width, time);
-    let (keys, values) = b.take(keys_len + pack::panels_len(isa, time, width)).split_at_mut(keys_len);
-    pack::panels(isa, head.part(qkv, 1), turned, 0..width, 0..time, keys);
-    pack::panels(isa, head.part(qkv, 2), rows, 0..time, 0..width, values);
+    let keys_len = M::panels_len(isa, width, time);
+    let (keys, values) = b.take(keys_len + M::panels_len(isa, time, width)).split_at_mut(keys_len);
+    M::panels(isa, head.part(qkv, 1), turned, 0..width, 0..time, keys);
+    M::panels(isa, head.part(qkv, 2), rows, 0..time, 0..width, values);
     let scores = rest.take(QUERIES * time);
     for first in (0..time).step_by(QUERIES) {
         let count = QUERIES.min(time - first);
@@ -112,12 +112,12 @@ unsafe fn one_forward(
         let q = &head.part(qkv, 0)[first * head.row()..];
         let at = Target { c: scores.as_mut_ptr(), row: seen, column: 1, write: Write::Set };
         // SAFETY: `scores` has room for a block of queries by all keys.
-        unsafe { multiply(isa, q, rows, [count, seen, width], keys, width, at, a) };
+        unsafe { M::multiply(isa, q, rows, [count, seen, width], keys, width, at, a) };
         let mut factors = [0.0; QUERIES];
         softmax(isa, seen_by, seen, scale(shape), scores, &mut saved[first..first + count], &mut factors);
         let to = out.shifted(first * out.row);
         // SAFETY: rows of the caller.
-        unsafe { multiply(isa, scores, Strides::rows(seen), [count, width, seen], values, time, to, a) };
+        unsafe { M::multiply(isa, scores, Strides::rows(seen), [count, width, seen], values, time, to, a) };
         for (row, factor) in factors[..count].iter().enumerate() {
             // SAFETY: a row of the caller, all written above.
             let y = unsafe { std::slice::from_raw_parts_mut(to.c.add(row * to.row), width) };
@@ -152,7 +152,7 @@ on_every_isa! {
 }
 
 /// `dqkv`.
-pub(super) fn gradient(
+pub(super) fn gradient<M: Multiplies>(
     isa: Have,
     pool: &Pool,
     shape: &AttentionShape,
@@ -168,12 +168,12 @@ pub(super) fn gradient(
         let saved = &saved[task * shape.time..][..shape.time];
         let inputs = Attended { qkv, y: &y[head.out..], saved, dy: &dy[head.out..] };
         // SAFETY: this head's columns of this sequence's rows belong to this task alone.
-        unsafe { one_gradient(isa, shape, &head, inputs, out, workspace) };
+        unsafe { one_gradient::<M>(isa, shape, &head, inputs, out, workspace) };
     });
 }
 
 /// SAFETY: the target's elements, three runs for each position, are the caller's.
-unsafe fn one_gradient(
+unsafe fn one_gradient<M: Multiplies>(
     isa: Have,
     shape: &AttentionShape,
     head: &Head,
@@ -186,15 +186,15 @@ unsafe fn one_gradient(
     let (rows, turned) = (Strides::rows(head.row()), Strides::transposed(head.row()));
     let (out_rows, scale) = (Strides::rows(head.wide), scale(shape));
     let Workspace { a, b, rest, .. } = workspace;
-    let (across, along) = (pack::panels_len(isa, width, time), pack::panels_len(isa, time, width));
-    let block = pack::panels_len(isa, QUERIES, width);
+    let (across, along) = (M::panels_len(isa, width, time), M::panels_len(isa, time, width));
+    let block = M::panels_len(isa, QUERIES, width);
     let b = b.take(2 * across + along + block);
     let (keys_turned, b) = b.split_at_mut(across);
     let (values_turned, b) = b.split_at_mut(across);
     let (keys, panel) = b.split_at_mut(along);
-    pack::panels(isa, head.part(qkv, 1), turned, 0..width, 0..time, keys_turned);
-    pack::panels(isa, head.part(qkv, 2), turned, 0..width, 0..time, values_turned);
-    pack::panels(isa, head.part(qkv, 1), rows, 0..time, 0..width, keys);
+    M::panels(isa, head.part(qkv, 1), turned, 0..width, 0..time, keys_turned);
+    M::panels(isa, head.part(qkv, 2), turned, 0..width, 0..time, values_turned);
+    M::panels(isa, head.part(qkv, 1), rows, 0..time, 0..width, keys);
     let (p, ds) = rest.take(2 * QUERIES * time).split_at_mut(QUERIES * time);
     let [dq, dk, dv] = [0, 1, 2].map(|which| out.shifted(which * head.wide));
     for first in (0..time).step_by(QUERIES) {
@@ -205,8 +205,8 @@ unsafe fn one_gradient(
         let block_of = |c: &mut [f32]| Target { c: c.as_mut_ptr(), row: seen, column: 1, write: Write::Set };
         // SAFETY: `p` and `ds` have room for a block of queries by all keys.
         unsafe {
-            multiply(isa, q, rows, [count, seen, width], keys_turned, width, block_of(p), a);
-            multiply(isa, dy, out_rows, [count, seen, width], values_turned, width, block_of(ds), a);
+            M::multiply(isa, q, rows, [count, seen, width], keys_turned, width, block_of(p), a);
+            M::multiply(isa, dy, out_rows, [count, seen, width], values_turned, width, block_of(ds), a);
         }
         softmax_gradient(
             isa,
@@ -221,17 +221,17 @@ unsafe fn one_gradient(
         );
         let to = dq.shifted(first * dq.row);
         // SAFETY: the queries' rows of the caller.
-        unsafe { multiply(isa, ds, Strides::rows(seen), [count, width, seen], keys, time, to, a) };
+        unsafe { M::multiply(isa, ds, Strides::rows(seen), [count, width, seen], keys, time, to, a) };
         // Keys of this block are met for the first time, earlier ones add up.
         for (source, source_rows, weights, to) in [(dy, out_rows, &*p, dv), (q, rows, &*ds, dk)] {
-            pack::panels(isa, source, source_rows, 0..count, 0..width, panel);
+            M::panels(isa, source, source_rows, 0..count, 0..width, panel);
             let met = if first == 0 || shape.mask == Mask::Causal { first } else { seen };
             for (start, end, write) in [(0, met, Write::Add), (met, seen, Write::Set)] {
                 let to = Target { write, ..to.shifted(start * to.row) };
                 let sizes = [end - start, width, count];
                 // SAFETY: the keys' rows of the caller; those that are added to were set by an earlier block.
                 unsafe {
-                    multiply(isa, &weights[start..], Strides::transposed(seen), sizes, panel, count, to, a)
+                    M::multiply(isa, &weights[start..], Strides::transposed(seen), sizes, panel, count, to, a)
                 };
             }
         }

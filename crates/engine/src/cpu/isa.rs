@@ -1,6 +1,6 @@
 //! Instruction sets: the choice, the proof that this CPU has it, and the macro that compiles a kernel for each.
 //!
-//! Every kernel is written once in plain Rust with a fixed order of operations, and compiled three times. Rust
+//! Every kernel is written once in plain Rust with a fixed order of operations, and compiled three times (AMX multiplies bf16 alone, and all else is AVX-512's). Rust
 //! never contracts `a * b + c` and never reorders a float sum by itself, and `f32::mul_add` is correctly rounded
 //! with or without the instruction, so the three copies give the same bits.
 //!
@@ -18,13 +18,15 @@ pub enum Isa {
     Avx2,
     /// x86-64 with AVX-512 F, BW, DQ and VL.
     Avx512,
+    /// The same with AVX-512 BF16 and AMX BF16, which the kernel lets this process use.
+    Amx,
 }
 
 /// Why an instruction set cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum IsaError {
     /// The word names none.
-    #[error("unknown instruction set `{0}`, expected auto, scalar, avx2 or avx512")]
+    #[error("unknown instruction set `{0}`, expected auto, scalar, avx2, avx512 or amx")]
     Unknown(String),
     /// This CPU cannot run it.
     #[error("this CPU lacks {wanted}, its best is {best}")]
@@ -38,7 +40,7 @@ pub enum IsaError {
 
 impl Isa {
     /// All of them, from the plainest.
-    pub const ALL: [Isa; 3] = [Isa::Scalar, Isa::Avx2, Isa::Avx512];
+    pub const ALL: [Isa; 4] = [Isa::Scalar, Isa::Avx2, Isa::Avx512, Isa::Amx];
 
     /// The best that this CPU has.
     #[must_use]
@@ -46,7 +48,7 @@ impl Isa {
         Self::ALL.into_iter().rfind(|isa| isa.is_here()).unwrap_or(Self::Scalar)
     }
 
-    /// The one that a configuration names: `auto`, `scalar`, `avx2` or `avx512`.
+    /// The one that a configuration names: `auto`, `scalar`, `avx2`, `avx512` or `amx`.
     ///
     /// *Errors*: an unknown word, or a set that this CPU lacks.
     pub fn parse(word: &str) -> Result<Self, IsaError> {
@@ -67,6 +69,12 @@ impl Isa {
                     && is_x86_feature_detected!("avx512bw")
                     && is_x86_feature_detected!("avx512dq")
                     && is_x86_feature_detected!("avx512vl")
+            }
+            #[cfg(target_arch = "x86_64")]
+            Self::Amx => {
+                Self::Avx512.is_here()
+                    && is_x86_feature_detected!("avx512bf16")
+                    && super::matrix_unit::is_here()
             }
             #[cfg(not(target_arch = "x86_64"))]
             _ => false,
@@ -89,6 +97,7 @@ impl fmt::Display for Isa {
             Self::Scalar => "scalar",
             Self::Avx2 => "avx2",
             Self::Avx512 => "avx512",
+            Self::Amx => "amx",
         })
     }
 }
@@ -136,7 +145,7 @@ macro_rules! on_every_isa {
             match isa.isa() {
                 // SAFETY: a `Have` of this set exists only where the CPU was seen to have its features.
                 #[cfg(target_arch = "x86_64")]
-                $crate::cpu::isa::Isa::Avx512 => unsafe { avx512($($arg),*) },
+                $crate::cpu::isa::Isa::Avx512 | $crate::cpu::isa::Isa::Amx => unsafe { avx512($($arg),*) },
                 // SAFETY: as above.
                 #[cfg(target_arch = "x86_64")]
                 $crate::cpu::isa::Isa::Avx2 => unsafe { avx2($($arg),*) },

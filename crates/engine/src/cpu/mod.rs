@@ -13,22 +13,27 @@ mod embedding;
 mod isa;
 mod loss;
 mod math;
+#[cfg(target_arch = "x86_64")]
+mod matrix_unit;
 mod norm;
 mod operations;
 mod pool;
 mod pooling;
+mod precision;
 mod product;
 mod recurrent;
 mod rotary;
 mod update;
 
-use crate::device::{ChannelNorm, Conv3dShape, NORM_BLOCK, Pool2d};
+use crate::device::{Attended, AttentionShape, ChannelNorm, Conv3dShape, Leaf, NORM_BLOCK, Pool2d, Product};
 use crate::host_device::HostDevice;
 
 pub use isa::{Isa, IsaError};
 pub(crate) use math::exp;
 use pool::{CHUNK, Cut};
 pub use pool::{Pool, PoolError};
+pub use precision::CpuPrecision;
+use product::{InBf16, InF32};
 use std::ops::Range;
 use std::sync::atomic::AtomicU64;
 
@@ -71,15 +76,16 @@ pub enum CpuError {
 pub struct Cpu {
     isa: isa::Have,
     pool: Pool,
+    precision: CpuPrecision,
 }
 
 impl Cpu {
-    /// A device with its own threads.
+    /// A device with its own threads, in f32.
     ///
     /// *Errors*: an instruction set that this CPU lacks; too many threads.
     pub fn new(options: CpuOptions) -> Result<Self, CpuError> {
         let isa = options.isa.check()?;
-        Ok(Self { isa, pool: Pool::new(options.threads)? })
+        Ok(Self { isa, pool: Pool::new(options.threads)?, precision: CpuPrecision::F32 })
     }
 
     /// The instruction set of its kernels.
@@ -180,4 +186,50 @@ fn pool_areas(shape: &Pool2d) -> [usize; 2] {
     }
     let [out_height, out_width] = shape.output_size();
     [shape.size[0] * shape.size[1], out_height * out_width]
+}
+
+/// Which of two multiplications an operation is made of.
+impl Cpu {
+    /// The same with another precision.
+    #[must_use]
+    pub fn with_precision(self, precision: CpuPrecision) -> Self {
+        Self { precision, ..self }
+    }
+
+    /// What it rounds operands to.
+    #[must_use]
+    pub fn precision(&self) -> CpuPrecision {
+        self.precision
+    }
+
+    fn multiply(&self, shape: &Product, a: &[f32], b: &[f32], c: &mut [f32], finish: product::Finish<'_>) {
+        match self.precision {
+            CpuPrecision::F32 => product::product(self.isa, &self.pool, shape, a, b, c, finish),
+            CpuPrecision::Bf16 => product::bf16::product(self.isa, &self.pool, shape, a, b, c, finish),
+        }
+    }
+
+    fn multiply_leaves(&self, shape: &Product, leaf: Leaf, a: &[f32], b: &[f32], c: &mut [f32]) {
+        let of_leaves = match self.precision {
+            CpuPrecision::F32 => product::leaves::product_of_leaves,
+            CpuPrecision::Bf16 => product::bf16::product_of_leaves,
+        };
+        of_leaves(self.isa, &self.pool, shape, leaf, a, b, c);
+    }
+
+    fn attend(&self, shape: &AttentionShape, qkv: &[f32], y: &mut [f32], saved: &mut [f32]) {
+        let forward = match self.precision {
+            CpuPrecision::F32 => attention::forward::<InF32>,
+            CpuPrecision::Bf16 => attention::forward::<InBf16>,
+        };
+        forward(self.isa, &self.pool, shape, qkv, y, saved);
+    }
+
+    fn attend_gradient(&self, shape: &AttentionShape, inputs: Attended<&[f32]>, dqkv: &mut [f32]) {
+        let gradient = match self.precision {
+            CpuPrecision::F32 => attention::gradient::<InF32>,
+            CpuPrecision::Bf16 => attention::gradient::<InBf16>,
+        };
+        gradient(self.isa, &self.pool, shape, inputs, dqkv);
+    }
 }

@@ -4,7 +4,7 @@
 
 use super::pool::Cut;
 use super::{
-    Cpu, attention, conv, conv_lengths, decode, elementwise, embedding, group, loss, norm, pool_areas,
+    Cpu, CpuPrecision, conv, conv_lengths, decode, elementwise, embedding, group, loss, norm, pool_areas,
     pooling, product, recurrent, rotary, same, update,
 };
 use crate::device::{
@@ -79,11 +79,11 @@ impl Device for Cpu {
     }
 
     fn product(&self, shape: &Product, a: &[f32], b: &[f32], c: &mut [f32]) {
-        product::product(self.isa, &self.pool, shape, a, b, c, product::Finish::NONE);
+        self.multiply(shape, a, b, c, product::Finish::NONE);
     }
 
     fn product_of_leaves(&self, shape: &Product, leaf: Leaf, a: &[f32], b: &[f32], c: &mut [f32]) {
-        product::leaves::product_of_leaves(self.isa, &self.pool, shape, leaf, a, b, c);
+        self.multiply_leaves(shape, leaf, a, b, c);
     }
 
     fn linear(&self, shape: LinearShape, operands: Operands<&[f32]>, activation: Activation, y: &mut [f32]) {
@@ -104,7 +104,7 @@ impl Device for Cpu {
             write: Write::Set,
         };
         let finish = product::Finish { bias: bias.unwrap_or_default(), activation };
-        product::product(self.isa, &self.pool, &product, x, w, y, finish);
+        self.multiply(&product, x, w, y, finish);
     }
 
     fn column_sums(&self, shape: Rows, x: &[f32], sums: &mut [f32]) {
@@ -626,7 +626,7 @@ impl Device for Cpu {
         same("qkv", qkv.len(), 3 * out);
         same("y", y.len(), out);
         same("saved", saved.len(), self.attention_saved(shape));
-        attention::forward(self.isa, &self.pool, shape, qkv, y, saved);
+        self.attend(shape, qkv, y, saved);
     }
 
     fn attention_gradient(
@@ -643,7 +643,7 @@ impl Device for Cpu {
         same("saved", saved.len(), self.attention_saved(shape));
         same("dy", dy.len(), out);
         same("dqkv", dqkv.len(), 3 * out);
-        attention::gradient(self.isa, &self.pool, shape, inputs, dqkv);
+        self.attend_gradient(shape, inputs, dqkv);
     }
 
     fn attention_saved(&self, shape: &AttentionShape) -> usize {
@@ -675,6 +675,7 @@ impl Device for Cpu {
         same("y", y.len(), out);
         assert!(newest.seen + newest.count <= shape.time, "{newest:?} in a cache of {} places", shape.time);
         let cache = &mut cache[..self.kv_cache_len(shape)];
+        assert!(self.precision() == CpuPrecision::F32, "a CPU goes on with texts in f32");
         decode::forward(self.isa, &self.pool, (shape, newest), qkv, cache, y);
     }
 

@@ -46,7 +46,7 @@ fn squares_of_task(isa: Have, scale: f32, g: &[f32]) -> [f64; BLOCKS] {
     match (isa.isa(), <&[f32; BLOCKS * NORM_BLOCK]>::try_from(g)) {
         // SAFETY: a `Have` of this set exists only where the CPU was seen to have its features.
         #[cfg(target_arch = "x86_64")]
-        (Isa::Avx512, Ok(whole)) => unsafe { squares_side_by_side(scale, whole) },
+        (Isa::Avx512 | Isa::Amx, Ok(whole)) => unsafe { squares_side_by_side(scale, whole) },
         _ => squares_of_blocks(isa, scale, g),
     }
 }

@@ -9,7 +9,9 @@
 //!
 //! This file does not know layers.
 
+pub(super) mod bf16;
 pub(super) mod leaves;
+mod multiplies;
 pub(super) mod pack;
 mod strip;
 pub(super) mod target;
@@ -22,6 +24,7 @@ use crate::device::{Activation, Product, Strides, Write};
 use std::ops::Range;
 use strip::{KEPT, settle};
 
+pub(super) use multiplies::{InBf16, InF32, Multiplies};
 pub(super) use strip::{Panels, Starts, Strip, strips};
 pub(super) use target::{Finish, Target};
 use tile::{Ahead, K_BLOCK, MOST_ROWS, STRIP_ROW, Size};

@@ -117,7 +117,7 @@ impl Size {
     /// The size for this instruction set: what its registers hold.
     pub(in crate::cpu) fn of(isa: Have) -> Self {
         match isa.isa() {
-            Isa::Avx512 => Self { rows: 14, columns: 32 },
+            Isa::Avx512 | Isa::Amx => Self { rows: 14, columns: 32 },
             Isa::Avx2 => Self { rows: 6, columns: 16 },
             Isa::Scalar => Self { rows: 4, columns: 16 },
         }
@@ -128,9 +128,9 @@ impl Size {
 pub(super) fn tile(isa: Have, form: Form, rows: usize, halves: usize) -> Tile {
     let table = match (isa.isa(), form) {
         #[cfg(target_arch = "x86_64")]
-        (Isa::Avx512, Form::Strip) => &avx512::STRIP[..],
+        (Isa::Avx512 | Isa::Amx, Form::Strip) => &avx512::STRIP[..],
         #[cfg(target_arch = "x86_64")]
-        (Isa::Avx512, Form::Interleaved) => &avx512::INTERLEAVED[..],
+        (Isa::Avx512 | Isa::Amx, Form::Interleaved) => &avx512::INTERLEAVED[..],
         #[cfg(target_arch = "x86_64")]
         (Isa::Avx2, Form::Strip) => &avx2::STRIP[..],
         #[cfg(target_arch = "x86_64")]

@@ -51,7 +51,7 @@ pub(in crate::cpu) fn transpose(
 pub(super) unsafe fn turn(isa: Have, source: Source, out: *mut f32, out_row: usize, write: Write) {
     let (side, block): (usize, Block) = match isa.isa() {
         #[cfg(target_arch = "x86_64")]
-        Isa::Avx512 => (16, wide::block),
+        Isa::Avx512 | Isa::Amx => (16, wide::block),
         #[cfg(target_arch = "x86_64")]
         Isa::Avx2 => (8, narrow::block),
         _ => (8, plain),
@@ -118,6 +118,10 @@ macro_rules! block {
     };
 }
 
+/// Sixteen rows become columns.
+#[cfg(target_arch = "x86_64")]
+pub(super) use wide::turned;
+
 /// Sixteen of sixteen.
 #[cfg(target_arch = "x86_64")]
 mod wide {
@@ -142,7 +146,7 @@ mod wide {
     /// Rows become columns.
     #[inline]
     #[target_feature(enable = "avx512f")]
-    fn turned(x: [__m512; 16]) -> [__m512; 16] {
+    pub(in crate::cpu) fn turned(x: [__m512; 16]) -> [__m512; 16] {
         let zero = _mm512_setzero_ps();
         // Pairs of rows, then rows four by four: quarter q of `fours[4 * i + j]` is column `4 * q + j` of rows `4 * i ..`.
         let mut fours = [zero; 16];
