@@ -1,6 +1,7 @@
 //! Models that learn from conversations: `dtrain tokenize --chat`, training on answers alone, and asking what was learnt.
 
 use crate::harness::gpus::Host;
+use crate::harness::turn::has_turn;
 use crate::harness::{audit_is_clean, dtrain, folder, json, refused, said, train};
 use dtrain_tokenizer::Tokenizer;
 use serde_json::{Value, json};
@@ -268,6 +269,9 @@ fn a_talk_goes_on_as_the_same_texts_written_at_once_and_forgets_what_has_no_room
 
 #[test]
 fn a_gpu_learns_from_conversations_whatever_the_number_of_ranks() {
+    if !has_turn(6) {
+        return;
+    }
     let Some(host) = Host::new() else { return };
     prepare(host.path());
     let of = |how: &str| {
