@@ -279,8 +279,15 @@ fn as_long_as_gpus_are_for_those_who_ask_auto_stays_on_the_cpu_and_says_how_to_a
 }
 
 #[test]
-fn halves_are_refused_wherever_a_host_comes_to_its_cpu() {
-    ["bf16", "f16"].into_iter().for_each(refused_on_a_cpu);
+fn what_only_gpus_have_is_refused_wherever_a_host_comes_to_its_cpu() {
+    ["tf32", "f16"].into_iter().for_each(refused_on_a_cpu);
+    // Both have bf16.
+    for (devices, gpus) in [("cpu", 1), ("auto", 0), ("all", 0)] {
+        let inventory = if gpus > 0 { healthy(gpus) } else { bare(0) };
+        let host = host_of(OnGpus::WhoAsks, gpus, inventory, passed);
+        let config = config(&[&format!("devices={devices}"), "precision=bf16"]);
+        assert!(matches!(choose(&config, Auto::ByTest, host), Ok(Chosen::Cpu { .. })), "{devices}");
+    }
 }
 
 fn refused_on_a_cpu(precision: &str) {
