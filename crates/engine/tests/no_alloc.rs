@@ -5,7 +5,7 @@
 mod counting;
 
 use counting::Counting;
-use dtrain_engine::cpu::{Cpu, CpuOptions};
+use dtrain_engine::cpu::{Cpu, CpuOptions, CpuPrecision};
 use dtrain_engine::device::Cell;
 use dtrain_engine::models::{
     CnnOptions, EncoderOptions, GptOptions, LlamaOptions, Lora, MlpOptions, RecurrentOptions, ResNetOptions,
@@ -41,9 +41,20 @@ fn allocations(
     [threads, steps]: [usize; 2],
     rule: Rule,
 ) -> Vec<u64> {
+    allocations_in(CpuPrecision::F32, stages, input, [threads, steps], rule)
+}
+
+/// The same in this precision.
+fn allocations_in(
+    precision: CpuPrecision,
+    stages: &dyn Fn() -> Chain<Cpu>,
+    input: Shape,
+    [threads, steps]: [usize; 2],
+    rule: Rule,
+) -> Vec<u64> {
     let schedule = LrSchedule::constant(1e-3);
     let optimizer = Optimizer { clip_norm: Some(1.0), ..Optimizer::new(rule, schedule) };
-    let cpu = device(threads);
+    let cpu = device(threads).with_precision(precision);
     let model = Model::in_groups(&cpu, || Ok(stages()), input.clone(), Loss::cross_entropy(), 2);
     let model = model.expect("the model fits");
     // Where there are adapters, they alone are trained.
@@ -129,6 +140,10 @@ fn no_step_after_the_third_allocates_on_any_thread() {
             ("gpt", allocations(&language, text.clone(), [threads, steps], Rule::adamw())),
             ("gpt2", allocations(&tied, text.clone(), [threads, steps], Rule::Muon(Muon::default()))),
             ("llama", allocations(&grouped, text.clone(), [threads, steps], Rule::adamw())),
+            (
+                "gpt in bf16",
+                allocations_in(CpuPrecision::Bf16, &language, text.clone(), [threads, steps], Rule::adamw()),
+            ),
             ("adapters", allocations(&adapted, text, [threads, steps], Rule::adamw())),
             // Of one thread: products of these are so small that another's workspace may be used for the first time at any step.
             ("resnet", allocations(&residual, Shape::values(ROWS, &[3, 8, 8]), [1, 5], lion)),
