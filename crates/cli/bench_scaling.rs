@@ -77,9 +77,9 @@ pub fn run(arguments: &BenchScaling) -> Result<(), CliError> {
         let mut alone = None;
         for ranks in &worlds {
             let batches = scaling.batches(*ranks, &worlds);
-            let precision = Precision::F32;
+            let (micro_batches, precision) = (1, Precision::F32);
             let question =
-                Question { work, ranks: *ranks, threads, batches, micro_batches: 1, seconds, precision };
+                Question { work, ranks: *ranks, threads, batches, micro_batches, seconds, precision };
             let answer = ask(&question)?;
             let row = Row { scaling, question, alone: *alone.get_or_insert(answer.rate), answer, cores };
             if output.json { print_json(&row.json())? } else { print(&row.text())? }

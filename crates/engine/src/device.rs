@@ -119,7 +119,8 @@ pub trait Device: Send + Sync + Sized + 'static {
     }
 
     /// `C = A B` or `C += A B`; see [`Product`]. *Order*: K in blocks of 512 from zero, each in order by fused
-    /// multiply-add, blocks added in order; so a row's bits do not depend on the number of rows.
+    /// multiply-add, blocks added in order; so a row's bits do not depend on the number of rows. A device that rounds operands has an
+    /// order of its own, of which the last holds too.
     fn product(&self, shape: &Product, a: Self::Ref<'_>, b: Self::Ref<'_>, c: Self::Mut<'_>);
     /// `C = A B` as a tree of sums: `k` is cut into leaves of `leaf.terms` (the last may have fewer), each is summed as
     /// [`Device::product`] does it, and leaves are added in the order of the reduction tree; of more than one leaf each, and

@@ -54,7 +54,7 @@ fn by_definition(from: f32, k: usize, term: impl Fn(usize) -> (f32, f32)) -> f32
     total
 }
 
-/// `A` and `B` of a size, each as it is and turned, behind `skip` elements that belong to nobody.
+/// `A` and `B` of a size, each as it is and turned.
 struct Operands {
     sizes: [usize; 3],
     a: [Vec<f32>; 2],

@@ -14,7 +14,7 @@ pub(super) fn is_here() -> bool {
     *HERE.get_or_init(|| has_instructions() && may_use())
 }
 
-/// TileState, and products of bf16 in them: bits 24 and 22 of leaf 7.
+/// Tiles, and products of bf16 in them: bits 24 and 22 of leaf 7.
 fn has_instructions() -> bool {
     let wanted = 1 << 24 | 1 << 22;
     __cpuid_count(0, 0).eax >= 7 && __cpuid_count(7, 0).edx & wanted == wanted

@@ -125,7 +125,7 @@ impl Operands<'_> {
             round(isa, wire, &mut kept[buffer * KEPT..][..used]);
             let right = of(left + 1);
             if right.is_empty() {
-                merger.push_subtree(1, |l, r| add(isa, wire, kept, used, [l, r]));
+                merger.push_subtree(1, |l, r| add(isa, wire, kept, [KEPT, used], [l, r]));
                 continue;
             }
             if right.len() <= K_BLOCK && wire == Wire::F32 {
@@ -133,11 +133,11 @@ impl Operands<'_> {
             } else {
                 self.one(right, Write::Set, &mut kept[(buffer + 1) * KEPT..][..KEPT]);
                 round(isa, wire, &mut kept[(buffer + 1) * KEPT..][..used]);
-                add(isa, wire, kept, used, [buffer, buffer + 1]);
+                add(isa, wire, kept, [KEPT, used], [buffer, buffer + 1]);
             }
-            merger.push_subtree(2, |l, r| add(isa, wire, kept, used, [l, r]));
+            merger.push_subtree(2, |l, r| add(isa, wire, kept, [KEPT, used], [l, r]));
         }
-        merger.finish(|l, r| add(isa, wire, kept, used, [l, r]));
+        merger.finish(|l, r| add(isa, wire, kept, [KEPT, used], [l, r]));
     }
 
     /// One leaf, or what of it is one chain: blocks of terms in order.
@@ -156,17 +156,23 @@ impl Operands<'_> {
     }
 }
 
-/// Adds buffer `right` to buffer `left`, and rounds the sum.
-fn add(isa: Have, wire: Wire, kept: &mut [f32], used: usize, [left, right]: [usize; 2]) {
-    let (before, from) = kept.split_at_mut(right * KEPT);
-    let sum = &mut before[left * KEPT..][..used];
+/// Adds buffer `right` to buffer `left`, and rounds the sum: the first `used` elements of each, which lie `apart`.
+pub(super) fn add(
+    isa: Have,
+    wire: Wire,
+    kept: &mut [f32],
+    [apart, used]: [usize; 2],
+    [left, right]: [usize; 2],
+) {
+    let (before, from) = kept.split_at_mut(right * apart);
+    let sum = &mut before[left * apart..][..used];
     elementwise::add_to(isa, &from[..used], sum);
     round(isa, wire, sum);
 }
 
 /// Rounds what is whole. In f32 that is no call at all.
 #[inline]
-fn round(isa: Have, wire: Wire, kept: &mut [f32]) {
+pub(super) fn round(isa: Have, wire: Wire, kept: &mut [f32]) {
     if wire != Wire::F32 {
         elementwise::round(isa, wire, kept);
     }

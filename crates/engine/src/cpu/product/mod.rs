@@ -24,7 +24,8 @@ use crate::device::{Activation, Product, Strides, Write};
 use std::ops::Range;
 use strip::{KEPT, settle};
 
-pub(super) use multiplies::{InBf16, InF32, Multiplies};
+pub(super) use bf16::InBf16;
+pub(super) use multiplies::{InF32, Multiplies};
 pub(super) use strip::{Panels, Starts, Strip, strips};
 pub(super) use target::{Finish, Target};
 use tile::{Ahead, K_BLOCK, MOST_ROWS, STRIP_ROW, Size};
@@ -39,6 +40,19 @@ pub(super) const TERMS: usize = 4;
 /// The last index that a matrix touches, plus one.
 fn extent(rows: usize, columns: usize, strides: Strides) -> usize {
     if rows == 0 || columns == 0 { 0 } else { (rows - 1) * strides.row + (columns - 1) * strides.col + 1 }
+}
+
+/// Where the result goes, after a check that the operands are as long as the shape says; nothing for a result without elements.
+fn target_of(shape: &Product, a: &[f32], b: &[f32], c: &mut [f32]) -> Option<Target> {
+    let Product { m, n, k, .. } = *shape;
+    assert!(k > 0, "a sum without terms: {shape:?}");
+    let c_strides = Strides::rows(shape.c_row);
+    assert!(a.len() >= extent(m, k, shape.a), "A has {} elements: {shape:?}", a.len());
+    assert!(b.len() >= extent(k, n, shape.b), "B has {} elements: {shape:?}", b.len());
+    assert!(c.len() >= extent(m, n, c_strides), "C has {} elements: {shape:?}", c.len());
+    assert!(m < 2 || shape.c_row >= n, "rows of C overlap: {shape:?}");
+    let target = Target { c: c.as_mut_ptr(), row: shape.c_row, column: 1, write: shape.write };
+    (m > 0 && n > 0).then_some(target)
 }
 
 /// `C = A B` or `C += A B`, then `finish`.
@@ -130,16 +144,7 @@ impl<'a> Whole<'a> {
     /// The operands in their places; nothing for a result without elements. `c` is the whole's until it is dropped.
     fn new(isa: Have, shape: &Product, a: &'a [f32], b: &'a [f32], c: &'a mut [f32]) -> Option<Self> {
         let Product { m, n, k, .. } = *shape;
-        assert!(k > 0, "a sum without terms: {shape:?}");
-        let c_strides = Strides::rows(shape.c_row);
-        assert!(a.len() >= extent(m, k, shape.a), "A has {} elements: {shape:?}", a.len());
-        assert!(b.len() >= extent(k, n, shape.b), "B has {} elements: {shape:?}", b.len());
-        assert!(c.len() >= extent(m, n, c_strides), "C has {} elements: {shape:?}", c.len());
-        assert!(m < 2 || shape.c_row >= n, "rows of C overlap: {shape:?}");
-        if m == 0 || n == 0 {
-            return None;
-        }
-        let target = Target { c: c.as_mut_ptr(), row: shape.c_row, column: 1, write: shape.write };
+        let target = target_of(shape, a, b, c)?;
         if !swaps(isa, shape) {
             return Some(Self {
                 m,

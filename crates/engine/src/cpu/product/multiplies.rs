@@ -2,8 +2,8 @@
 //!
 //! This file does not know attention.
 
+use super::pack;
 use super::target::Target;
-use super::{bf16, pack};
 use crate::cpu::isa::Have;
 use crate::cpu::pool::Buffer;
 use crate::device::Strides;
@@ -58,32 +58,5 @@ impl Multiplies for InF32 {
     ) {
         // SAFETY: the caller's promise.
         unsafe { super::multiply(isa, a, strides, sizes, panels, depth, target, room) };
-    }
-}
-
-/// Operands rounded to bf16.
-pub(in crate::cpu) struct InBf16;
-
-impl Multiplies for InBf16 {
-    fn panels_len(_: Have, k: usize, columns: usize) -> usize {
-        bf16::panels_len(k, columns)
-    }
-
-    fn panels(isa: Have, x: &[f32], strides: Strides, k: Range<usize>, n: Range<usize>, out: &mut [f32]) {
-        bf16::panels(isa, x, strides, k, n, out);
-    }
-
-    unsafe fn multiply(
-        isa: Have,
-        a: &[f32],
-        strides: Strides,
-        sizes: [usize; 3],
-        panels: &[f32],
-        depth: usize,
-        target: Target,
-        room: &mut Buffer,
-    ) {
-        // SAFETY: the caller's promise.
-        unsafe { bf16::multiply(isa, a, strides, sizes, panels, depth, target, room) };
     }
 }

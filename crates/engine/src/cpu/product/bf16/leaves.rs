@@ -9,9 +9,9 @@
 use super::tile::{KEPT, KEPT_ROW, Unit, Units};
 use super::units::{Order, SIDE, STEP, UNIT, as_words_mut};
 use super::{B_BLOCK, Finish, TILE, Whole, cut, product};
-use crate::cpu::elementwise;
 use crate::cpu::isa::Have;
 use crate::cpu::pool::{Pool, Workspace};
+use crate::cpu::product::leaves::{add, round};
 use crate::device::{Leaf, Product, Write};
 use dtrain_types::{Merger, Wire};
 use std::ops::Range;
@@ -108,25 +108,9 @@ impl Operands<'_> {
             // SAFETY: the buffer has room for any tile.
             unsafe { unit.times(a, b, sum.as_mut_ptr(), KEPT_ROW, Write::Set) };
             round(isa, wire, &mut sum[..used]);
-            merger.push(|l, r| add(isa, wire, kept, used, [l, r]));
+            merger.push(|l, r| add(isa, wire, kept, [KEPT, used], [l, r]));
         }
-        merger.finish(|l, r| add(isa, wire, kept, used, [l, r]));
-    }
-}
-
-/// Adds buffer `right` to buffer `left`, and rounds the sum.
-fn add(isa: Have, wire: Wire, kept: &mut [f32], used: usize, [left, right]: [usize; 2]) {
-    let (before, from) = kept.split_at_mut(right * KEPT);
-    let sum = &mut before[left * KEPT..][..used];
-    elementwise::add_to(isa, &from[..used], sum);
-    round(isa, wire, sum);
-}
-
-/// Rounds what is whole. In f32 that is no call at all.
-#[inline]
-fn round(isa: Have, wire: Wire, kept: &mut [f32]) {
-    if wire != Wire::F32 {
-        elementwise::round(isa, wire, kept);
+        merger.finish(|l, r| add(isa, wire, kept, [KEPT, used], [l, r]));
     }
 }
 

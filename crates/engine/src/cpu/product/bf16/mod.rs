@@ -10,20 +10,22 @@
 mod amx;
 mod leaves;
 mod pack;
+mod panels;
 mod round;
 mod tile;
 mod units;
 
 use super::target::{Finish, Target};
-use super::{TERMS, extent, finish_neighbours};
+use super::{TERMS, finish_neighbours, target_of};
 use crate::cpu::isa::Have;
-use crate::cpu::pool::{Buffer, FORK, Pool, Workspace};
-use crate::device::{Activation, Product, Strides, Write};
+use crate::cpu::pool::{FORK, Pool, Workspace};
+use crate::device::{Activation, Product, Write};
 pub(in crate::cpu) use leaves::product_of_leaves;
 use pack::Operand;
+pub(in crate::cpu) use panels::InBf16;
 use std::ops::Range;
 use tile::{KEPT, KEPT_ROW, MOST, Unit, Units};
-use units::{Order, SIDE, STEP, as_words, as_words_mut, units_len};
+use units::{Order, SIDE, STEP, as_words_mut, units_len};
 
 /// Rows and columns of the largest tile.
 const TILE: usize = MOST * SIDE;
@@ -66,15 +68,9 @@ impl<'a> Whole<'a> {
     /// The operands; nothing for a result without elements. `c` is the whole's until it is dropped.
     fn new(shape: &Product, a: &'a [f32], b: &'a [f32], c: &'a mut [f32]) -> Option<Self> {
         let Product { m, n, k, .. } = *shape;
-        assert!(k > 0, "a sum without terms: {shape:?}");
-        assert!(a.len() >= extent(m, k, shape.a), "A has {} elements: {shape:?}", a.len());
-        assert!(b.len() >= extent(k, n, shape.b), "B has {} elements: {shape:?}", b.len());
-        let c_len = extent(m, n, Strides::rows(shape.c_row));
-        assert!(c.len() >= c_len, "C has {} elements: {shape:?}", c.len());
-        assert!(m < 2 || shape.c_row >= n, "rows of C overlap: {shape:?}");
-        let target = Target { c: c.as_mut_ptr(), row: shape.c_row, column: 1, write: shape.write };
+        let target = target_of(shape, a, b, c)?;
         let (a, b) = (Operand::rows(a, shape.a), Operand::columns(b, shape.b));
-        (m > 0 && n > 0).then_some(Self { m, n, k, a, b, target })
+        Some(Self { m, n, k, a, b, target })
     }
 
     /// Runs `task` for regions that together are the whole, on all threads.
@@ -106,7 +102,7 @@ impl<'a> Whole<'a> {
         let unit = Unit::new(isa);
         let Workspace { a: a_room, b: b_room, .. } = workspace;
         let block = even(self.k, MOST_TERMS);
-        let width = (2 * B_BLOCK / block.next_multiple_of(STEP) / TILE * TILE).min(columns.len());
+        let width = (2 * B_BLOCK / block / TILE * TILE).min(columns.len());
         for columns in cut(columns, width) {
             let mut write = self.target.write;
             for terms in cut(0..self.k, block) {
@@ -155,8 +151,8 @@ fn even(terms: usize, most: usize) -> usize {
 
 /// A range in parts of so many.
 fn cut(range: Range<usize>, each: usize) -> impl ExactSizeIterator<Item = Range<usize>> + Clone {
-    let Range { start, end } = range;
-    range.step_by(each).map(move |from| from.max(start)..(from + each).min(end))
+    let end = range.end;
+    range.step_by(each).map(move |from| from..(from + each).min(end))
 }
 
 /// The terms of each step.
@@ -201,45 +197,3 @@ unsafe fn strip_times(
 /// Where the sums of a tile at an edge wait.
 #[repr(align(64))]
 struct Kept([f32; KEPT]);
-
-/// Elements of memory for `columns` columns of `B` by `k` terms.
-pub(in crate::cpu) fn panels_len(k: usize, columns: usize) -> usize {
-    units_len(columns, k)
-}
-
-/// Packs rows `k` and columns `n` of `B`.
-pub(in crate::cpu) fn panels(
-    isa: Have,
-    x: &[f32],
-    strides: Strides,
-    k: Range<usize>,
-    n: Range<usize>,
-    out: &mut [f32],
-) {
-    Operand::columns(x, strides).pack(isa, n, steps(k), Order::OfPair, as_words_mut(out));
-}
-
-/// `A[m, k] B[k, n]` for a `B` that was packed with `depth` terms, on this thread.
-///
-/// SAFETY: the target's `m` x `n` elements are the caller's.
-#[allow(clippy::too_many_arguments)]
-pub(in crate::cpu) unsafe fn multiply(
-    isa: Have,
-    a: &[f32],
-    strides: Strides,
-    [m, n, k]: [usize; 3],
-    panels: &[f32],
-    depth: usize,
-    target: Target,
-    room: &mut Buffer,
-) {
-    let (unit, operand) = (Unit::new(isa), Operand::rows(a, strides));
-    for rows in cut(0..m, TILE) {
-        let a = as_words_mut(room.take(units_len(rows.len(), k)));
-        operand.pack(isa, rows.clone(), steps(0..k), Order::OfLane, a);
-        let to = target.shifted(rows.start * target.row);
-        let sizes = [rows.len(), n, k.div_ceil(STEP)];
-        // SAFETY: some rows of the caller's elements.
-        unsafe { strip_times(&unit, [a, as_words(panels)], depth.div_ceil(STEP), sizes, to) };
-    }
-}
